@@ -54,10 +54,10 @@ func TestWhatABrokenGlassGivesIsShort(t *testing.T) {
 		0: 5 * time.Minute, 30 * time.Minute: 30 * time.Minute, 31 * time.Minute: 30 * time.Minute, 5 * time.Hour: 30 * time.Minute,
 	} {
 		d, err := c.DecideBreakGlass(who, scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), TTL: asked, Task: "task-1"}, noon)
-		if err != nil || d.TTL != want || !strings.Contains(d.Explanation, "glass was broken") {
+		if err != nil || d.TTL != want || !strings.Contains(d.Explanation, "by the break-glass group") {
 			t.Errorf("asked for %s: got %s (%s), %v, want %s", asked, d.TTL, d.Explanation, err, want)
 		}
-		if cut := asked > scopes.BreakGlassTTL; cut != strings.Contains(d.Explanation, "the most when the glass was broken") {
+		if cut := asked > scopes.BreakGlassTTL; cut != strings.Contains(d.Explanation, "the maximum for break-glass") {
 			t.Errorf("asked for %s: got %q, want it said that it was cut: %t", asked, d.Explanation, cut)
 		}
 	}

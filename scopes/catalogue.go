@@ -156,13 +156,13 @@ func checkFiles(files []File, problems *Problems) []File {
 		}
 		switch {
 		case !fileSyntax.MatchString(f.Name):
-			problems.add("", 0, "file name %q must be letters, digits, . _ - and / only, with no part that begins with a dot", f.Name)
+			problems.add("", 0, "file name %q may contain only letters, digits and . _ - /, and no part may begin with a dot", f.Name)
 		case isExampleFile(f.Name):
-			problems.add(f.Name, 0, "is a table of examples, which is no part of a catalogue; leave it out")
+			problems.add(f.Name, 0, "is an example table, which is not part of a catalogue; leave it out")
 		case !isScopeFile(f.Name) && !isPolicyFile(f.Name):
-			problems.add(f.Name, 0, "is neither scopes (.yaml, .yml) nor policies (.cedar); rename or remove it")
+			problems.add(f.Name, 0, "is neither a scope file (.yaml, .yml) nor a policy file (.cedar); rename or remove it")
 		case i > 0 && sorted[i-1].Name == f.Name:
-			problems.add(f.Name, 0, "is given twice")
+			problems.add(f.Name, 0, "is listed twice")
 		case len(f.Data) > limit:
 			problems.add(f.Name, 0, "is larger than %d KiB; split it", limit>>10)
 		default:
@@ -198,7 +198,7 @@ func (c *Catalogue) readScopes(f File, problems *Problems) {
 		return
 	}
 	if fields["scopes"] == nil {
-		r.at(root, "scopes is missing; list the scopes below it")
+		r.at(root, "scopes is missing; list the scopes under it")
 		return
 	}
 	for _, n := range r.list(fields["scopes"], "scopes") {

@@ -35,9 +35,9 @@ func (c *Catalogue) check(e Example) ExampleResult {
 	var invalid *InvalidAsk
 	switch {
 	case errors.As(err, &invalid):
-		result.Got, result.Why = Invalid, "The ask is refused: "+invalid.Error()+"."
+		result.Got, result.Why = Invalid, "The request is invalid: "+invalid.Error()+"."
 	case err != nil:
-		result.Got, result.Why = Invalid, "Nobody asks: "+err.Error()+"."
+		result.Got, result.Why = Invalid, "The caller is invalid: "+err.Error()+"."
 	default:
 		result.Got, result.Why, result.Decision = d.Outcome, d.Explanation, d
 	}

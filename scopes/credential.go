@@ -115,7 +115,7 @@ func (r *reader) credentialOf(kind credentialKind, c *credentialReader) (Credent
 	r.onlyKeys(c.node, "credential of kind "+kind.name, kind.keys())
 	for _, key := range kind.needs {
 		if c.fields[key] == nil {
-			r.at(c.node, "credential of kind %s: %s is missing, such as in %s", kind.name, key, kind.example)
+			r.at(c.node, "credential of kind %s: %s is missing; example: %s", kind.name, key, kind.example)
 			return Credential{}, recipe{}
 		}
 	}
@@ -170,7 +170,7 @@ func (c *credentialReader) ssh() {
 	c.engine("sign")
 	c.out.Principals, c.recipe.principals = c.templates("principals", &principalPlace)
 	if n := c.fields["principals"]; n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
-		c.at(n, "credential.principals is empty; a certificate without principals would be one for everybody")
+		c.at(n, "credential.principals is empty; a certificate without principals would be valid for every user")
 	}
 }
 
@@ -188,7 +188,7 @@ func (c *credentialReader) vault() {
 		return
 	}
 	if c.out.Method == MethodRead {
-		c.at(n, "credential.data is for method: write only")
+		c.at(n, "credential.data requires method: write")
 	}
 	entries := c.entries(n, "credential.data")
 	if len(entries) > maxDataKeys {
@@ -213,7 +213,7 @@ func (c *credentialReader) mount() string {
 		return ""
 	}
 	if len(text) > maxMount || !mountSyntax.MatchString(text) {
-		c.at(n, "credential.mount %q must be letters, digits, . _ - and / between, at most %d bytes, with no parameters", text, maxMount)
+		c.at(n, "credential.mount %q must be letters, digits and . _ - with / between parts, at most %d bytes, without parameters", text, maxMount)
 		return ""
 	}
 	if why := refusePath(text); why != "" {

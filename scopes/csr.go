@@ -25,9 +25,9 @@ const (
 
 const (
 	keyTypes = "an RSA key of 2048 to 8192 bits, an ECDSA key on P-256, P-384 or P-521, or an Ed25519 key"
-	csrForm  = "must be one PEM block, a certificate signing request whose signature is right"
-	csrNames = "must hold no name, extension or attribute but the common name and the DNS names that this scope gives"
-	sshForm  = "must be one line as in an OpenSSH .pub file, without options: " + keyTypes
+	csrForm  = "must be one PEM block with a certificate signing request whose signature is valid"
+	csrNames = "must contain only the common name and the DNS names of this scope, and no other name, extension or attribute"
+	sshForm  = "must be one line in the format of an OpenSSH .pub file, without options: " + keyTypes
 )
 
 var (
@@ -67,7 +67,7 @@ func parseCSR(text string) (request, *InvalidAsk) {
 	}
 	// Check the key first: its size bounds the cost of verifying the signature.
 	if !strongKey(parsed.PublicKey) {
-		return request{}, invalid("csr", "must be about %s", keyTypes)
+		return request{}, invalid("csr", "must be for %s", keyTypes)
 	}
 	if !slices.Contains(csrAlgorithms, parsed.SignatureAlgorithm) || parsed.CheckSignature() != nil {
 		return request{}, bad

@@ -166,11 +166,11 @@ func TestCSRsThatAskForMore(t *testing.T) {
 		},
 	} {
 		t.Run(title, func(t *testing.T) {
-			refusedCSR(t, c, newCSR(t, change), "csr must hold no name, extension or attribute but the common name and the DNS names that this scope gives")
+			refusedCSR(t, c, newCSR(t, change), "csr must contain only the common name and the DNS names of this scope, and no other name, extension or attribute")
 		})
 	}
 	t.Run("a challenge password", func(t *testing.T) {
-		refusedCSR(t, c, csrPEM(withChallenge(t)), "csr must hold no name, extension or attribute but the common name and the DNS names that this scope gives")
+		refusedCSR(t, c, csrPEM(withChallenge(t)), "csr must contain only the common name and the DNS names of this scope, and no other name, extension or attribute")
 	})
 }
 
@@ -229,7 +229,7 @@ func withChallenge(t *testing.T) []byte {
 }
 
 func TestCSRsThatAreNone(t *testing.T) {
-	const form = "csr must be one PEM block, a certificate signing request whose signature is right"
+	const form = "csr must be one PEM block with a certificate signing request whose signature is valid"
 	c := vaultWorld(t)
 	der := csrDER(t, newKey(t), nil)
 	good := csrPEM(der)
@@ -296,7 +296,7 @@ func TestWeakKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, key := range map[string]crypto.Signer{"RSA-1024": weak, "P-224": ecKey(t, elliptic.P224())} {
-		t.Run("csr "+name, func(t *testing.T) { refusedCSR(t, c, csrPEM(csrDER(t, key, nil)), "csr must be about "+keys) })
+		t.Run("csr "+name, func(t *testing.T) { refusedCSR(t, c, csrPEM(csrDER(t, key, nil)), "csr must be for "+keys) })
 	}
 	long := &rsa.PublicKey{N: new(big.Int).SetBit(big.NewInt(1), 8192, 1), E: 65537}
 	long.N.SetBit(long.N, 0, 1)
@@ -341,7 +341,7 @@ func refusedKey(t *testing.T, c *scopes.Catalogue, key string) {
 	t.Helper()
 	_, err := askLogin(t, c, key)
 	var bad *scopes.InvalidAsk
-	if !errors.As(err, &bad) || bad.Field != "public_key" || !strings.HasPrefix(bad.Why, "must be one line as in an OpenSSH .pub file") {
+	if !errors.As(err, &bad) || bad.Field != "public_key" || !strings.HasPrefix(bad.Why, "must be one line in the format of an OpenSSH .pub file") {
 		t.Errorf("got %v, want public_key refused", err)
 	}
 }

@@ -72,7 +72,7 @@ func TestDecide(t *testing.T) {
 			ask: scopes.Ask{Scope: "git.repo.delete", Params: repo("acme/api")},
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "no_permit", Resource: "git:repo/acme/api", TTL: time.Minute,
-				Explanation: "No policy permits git.repo.delete on git:repo/acme/api for this sandbox. You could ask for git.issues.write with repo=acme/api, which a person has to approve.",
+				Explanation: "No policy permits git.repo.delete on git:repo/acme/api for this sandbox. You could request git.issues.write with repo=acme/api, which requires approval.",
 				Narrowest:   &scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), Task: "t"},
 			},
 		},
@@ -81,14 +81,14 @@ func TestDecide(t *testing.T) {
 			ask: scopes.Ask{Scope: "git.issue.read", Params: repo("acme/api")},
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "unknown_scope",
-				Explanation: "There is no scope git.issue.read. You could ask for git.issues.read with repo=acme/api.",
+				Explanation: "The scope git.issue.read does not exist. You could request git.issues.read with repo=acme/api.",
 				Narrowest:   &scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), Task: "t"},
 			},
 		},
 		{
 			name: "unknown scope that is near only to what is not permitted", who: subject(other),
 			ask:  scopes.Ask{Scope: "git.issue.read", Params: repo("acme/api")},
-			want: scopes.Decision{Outcome: scopes.Deny, Reason: "unknown_scope", Explanation: "There is no scope git.issue.read."},
+			want: scopes.Decision{Outcome: scopes.Deny, Reason: "unknown_scope", Explanation: "The scope git.issue.read does not exist."},
 		},
 		{
 			name: "TTL over the maximum (H61)", who: subject(agent),
@@ -96,7 +96,7 @@ func TestDecide(t *testing.T) {
 			want: scopes.Decision{
 				Outcome: scopes.Allow, Reason: "permitted", Resource: "git:repo/acme/api", TTL: 15 * time.Minute,
 				Clamps: []scopes.Clamp{{Bound: "scope.max", From: 1000 * time.Hour, To: 15 * time.Minute}}, Policies: []string{"agents-issues"},
-				Explanation: "Permitted by agents-issues. The TTL was cut from 1000h to 15m, the most that this scope gives.",
+				Explanation: "Permitted by agents-issues. The TTL was reduced from 1000h to 15m, the maximum of this scope.",
 			},
 		},
 		{
@@ -104,7 +104,7 @@ func TestDecide(t *testing.T) {
 			ask: scopes.Ask{Scope: "pay.refund", Params: refund(100, false), TTL: 10 * time.Minute},
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "forbidden", Resource: "pay:EUR/100", TTL: 10 * time.Minute, Policies: []string{"short-refunds"},
-				Explanation: "Forbidden by short-refunds. You could ask for pay.refund with ttl=4m59s.",
+				Explanation: "Forbidden by short-refunds. You could request pay.refund with ttl=4m59s.",
 				Narrowest:   &scopes.Ask{Scope: "pay.refund", Params: refund(100, false), TTL: 299 * time.Second, Task: "t"},
 			},
 		},
@@ -113,7 +113,7 @@ func TestDecide(t *testing.T) {
 			ask: scopes.Ask{Scope: "pay.refund", Params: refund(9000, false)},
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "no_permit", Resource: "pay:EUR/9000", TTL: 2 * time.Minute,
-				Explanation: "No policy permits pay.refund on pay:EUR/9000 for this sandbox. You could ask for pay.refund with cents=5000.",
+				Explanation: "No policy permits pay.refund on pay:EUR/9000 for this sandbox. You could request pay.refund with cents=5000.",
 				Narrowest:   &scopes.Ask{Scope: "pay.refund", Params: refund(5000, false), Task: "t"},
 			},
 		},
@@ -134,7 +134,7 @@ func TestDecide(t *testing.T) {
 					{Bound: "scope.max", From: 2 * time.Hour, To: time.Hour},
 					{Bound: "svid.expires", From: time.Hour, To: 90 * time.Second},
 				},
-				Explanation: "Permitted by mail. The TTL was cut from 2h to 1h, the most that this scope gives. The TTL was cut from 1h to 1m30s, what is left of the SVID.",
+				Explanation: "Permitted by mail. The TTL was reduced from 2h to 1h, the maximum of this scope. The TTL was reduced from 1h to 1m30s, the remaining lifetime of the SVID.",
 			},
 		},
 		{
@@ -142,7 +142,7 @@ func TestDecide(t *testing.T) {
 			ask: scopes.Ask{Scope: "mail.read"},
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "binding_required", Resource: "mail:all", TTL: 10 * time.Minute, Policies: []string{"mail"},
-				Explanation: "This scope binds its credential to an X.509-SVID; present one over mTLS and ask again.",
+				Explanation: "This scope binds its credential to an X.509-SVID; present one over mTLS and try again.",
 			},
 		},
 		{
@@ -159,7 +159,7 @@ func TestDecide(t *testing.T) {
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "svid_expiring", Resource: "mail:all",
 				Clamps:      []scopes.Clamp{{Bound: "svid.expires", From: 10 * time.Minute, To: 0}},
-				Explanation: "The SVID expires within a second, and the credential may not outlive it; ask again with a fresh one.",
+				Explanation: "The SVID expires within a second, and the credential may not outlive it; try again with a fresh one.",
 			},
 		},
 		{
@@ -168,7 +168,7 @@ func TestDecide(t *testing.T) {
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "svid_expiring", Resource: "mail:all",
 				Clamps:      []scopes.Clamp{{Bound: "svid.expires", From: 10 * time.Minute, To: 0}},
-				Explanation: "The SVID expires within a second, and the credential may not outlive it; ask again with a fresh one.",
+				Explanation: "The SVID expires within a second, and the credential may not outlive it; try again with a fresh one.",
 			},
 		},
 	}
@@ -210,7 +210,7 @@ func TestBoundToAProof(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "This scope binds its token to a key of the caller's own; send a DPoP proof (RFC 9449) by that key and ask again."
+	want := "This scope binds its token to a key of the caller; send a DPoP proof (RFC 9449) by that key and try again."
 	if d.Outcome != scopes.Deny || d.Reason != scopes.ReasonProofRequired || d.Explanation != want {
 		t.Errorf("without a proof: got %s %s %q", d.Outcome, d.Reason, d.Explanation)
 	}
@@ -312,7 +312,7 @@ func TestErringPolicyDenies(t *testing.T) {
 			if d.Outcome != scopes.Deny || d.Reason != "policy_error" || strings.Join(d.Policies, ", ") != tt.want || d.Narrowest != nil {
 				t.Errorf("got %s %s %v %v, want deny policy_error %s and no hint", d.Outcome, d.Reason, d.Policies, d.Narrowest, tt.want)
 			}
-			if want := "Denied because a policy could not be evaluated (" + tt.want + "); an admin has to correct it."; d.Explanation != want {
+			if want := "Denied because a policy could not be evaluated (" + tt.want + "); an admin must correct it."; d.Explanation != want {
 				t.Errorf("got %q, want %q", d.Explanation, want)
 			}
 		})

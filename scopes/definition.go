@@ -76,7 +76,7 @@ func (r *reader) scope(n *yaml.Node) *definition {
 	before := len(*r.problems)
 	d.scope.Credential, d.recipe = r.credential(fields["credential"], d.scope.Params)
 	if a := d.scope.Approval; a != nil && a.BreakGlass != "" && d.scope.Credential.Static {
-		r.at(fields["approval"], "approval.break_glass is not for a static credential: what is issued so ends after %s, and Brevet cannot end this one", short(BreakGlassTTL))
+		r.at(fields["approval"], "approval.break_glass cannot be used with a static credential: a break-glass credential ends after %s, and Brevet cannot revoke a static one", short(BreakGlassTTL))
 	}
 	if len(*r.problems) == before && fields["credential"] != nil {
 		r.policiesOf(fields["credential"], d)
@@ -96,7 +96,7 @@ func (r *reader) name(scope, n *yaml.Node) string {
 		return "(no name)"
 	}
 	if len(name) > maxName || !nameSyntax.MatchString(name) {
-		r.at(n, "scope name %q must be two or more lower-case words with dots between, such as github.issues.read, and at most %d bytes", name, maxName)
+		r.at(n, "scope name %q must be two or more lower-case words separated by dots, such as github.issues.read, and at most %d bytes", name, maxName)
 	}
 	return name
 }
@@ -155,7 +155,7 @@ func (r *reader) approval(n *yaml.Node) *Approval {
 	a.Group = r.group(fields["group"], "approval.group")
 	a.BreakGlass = r.group(fields["break_glass"], "approval.break_glass")
 	if a.BreakGlass != "" && a.BreakGlass == a.Group {
-		r.at(fields["break_glass"], "approval.break_glass must be another group than approval.group: it stands in when that one does not answer")
+		r.at(fields["break_glass"], "approval.break_glass must differ from approval.group: it approves when that group does not respond")
 	}
 	if quorum, ok := r.integer(fields["quorum"], "approval.quorum", 1, maxQuorum); ok {
 		a.Quorum = int(quorum)

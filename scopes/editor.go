@@ -90,16 +90,16 @@ func scopeSchema() object {
 	name := matching(nameSyntax)
 	name["maxLength"] = maxName
 	return closed([]string{"name", "title", "authority", "resource", "ttl", "credential"}, object{
-		"name":       described("What sandboxes ask for and policies name, such as github.issues.read.", name),
-		"title":      described("What it is, in words: people approve by it.", text(maxTitle)),
-		"authority":  described("How much harm its credential can do.", choice(authorities...)),
-		"params":     described("What an ask has to say besides.", paramsSchema()),
-		"resource":   described("What the ask is about, for policies: a template such as github:repo/{repo}.", resourcePlace.schema()),
-		"ttl":        described("How long the credential lives.", closed([]string{"default", "max"}, object{"default": duration(), "max": duration()})),
-		"approval":   described("Who could be asked for a yes. Without it, what needs one is denied.", approvalSchema()),
-		"limits":     described("How many in which time, or alive at a time.", listOf(limitSchema(), 0, maxLimits)),
-		"credential": described("What is made, and how.", credentialSchema()),
-		"egress":     described("The calls that a gateway lets pass with a credential of the scope. Without it, none.", listOf(egressSchema(), 1, maxEgress)),
+		"name":       described("The name that requests and policies use, such as github.issues.read.", name),
+		"title":      described("A short description. Approvers see it.", text(maxTitle)),
+		"authority":  described("How much harm the credential can do.", choice(authorities...)),
+		"params":     described("The parameters that a request must set.", paramsSchema()),
+		"resource":   described("The resource of a request, for policies: a template such as github:repo/{repo}.", resourcePlace.schema()),
+		"ttl":        described("The lifetime of the credential.", closed([]string{"default", "max"}, object{"default": duration(), "max": duration()})),
+		"approval":   described("Who can approve. Without it, a request that needs approval is denied.", approvalSchema()),
+		"limits":     described("How many credentials in a time window, or live at the same time.", listOf(limitSchema(), 0, maxLimits)),
+		"credential": described("The credential to create, and how.", credentialSchema()),
+		"egress":     described("The calls that a gateway allows with a credential of the scope. Without it, none.", listOf(egressSchema(), 1, maxEgress)),
 	})
 }
 
@@ -123,8 +123,8 @@ func paramKeySchemas() object {
 	value := matching(baselineSyntax)
 	value["maxLength"] = maxParamLength
 	return object{
-		"pattern":    described("An RE2 expression for the whole value.", text(maxPattern)),
-		"max_length": described("In bytes.", whole(1, maxParamLength)),
+		"pattern":    described("An RE2 expression that must match the whole value.", text(maxPattern)),
+		"max_length": described("The maximum length in bytes.", whole(1, maxParamLength)),
 		"values":     object{"type": "array", "items": value, "minItems": 1, "maxItems": maxValues, "uniqueItems": true},
 		"min":        whole(-maxSafeInt, maxSafeInt),
 		"max":        whole(-maxSafeInt, maxSafeInt),
@@ -134,12 +134,12 @@ func paramKeySchemas() object {
 func approvalSchema() object {
 	return closed([]string{"group"}, object{
 		"group":   described("The group whose members may vote.", matching(groupSyntax)),
-		"quorum":  described("How many different people have to agree. Default 1.", whole(1, maxQuorum)),
-		"expires": described("How long the ask waits for them. Default "+short(defaultApprovalWait)+".", duration()),
-		"break_glass": described("Another group, of which two people may stand in when the group does not answer. What is issued then lives 30 minutes at most.",
+		"quorum":  described("How many different people must approve. Default 1.", whole(1, maxQuorum)),
+		"expires": described("How long the request waits for approval. Default "+short(defaultApprovalWait)+".", duration()),
+		"break_glass": described("Another group. Two of its members can approve when the first group does not respond. The credential then lives at most 30 minutes.",
 			matching(groupSyntax)),
-		"remember": described("Whether a yes counts for the same ask again until the task ends.", choice(RememberNever, RememberTask)),
-		"passkey": described("Whether a yes counts only with a signature of what is approved, by a passkey of the person who says it.",
+		"remember": described("Whether an approval can be reused for the same request until the task ends.", choice(RememberNever, RememberTask)),
+		"passkey": described("Whether the approver must sign what is approved with a passkey.",
 			choice(PasskeyNever, PasskeyRequired)),
 	})
 }
@@ -172,21 +172,21 @@ func credentialKeySchemas() object {
 	})
 	return object{
 		"audience":    described("The one audience of the token, an absolute URI.", text(maxAudience)),
-		"bind":        described("mtls: the token works with the certificate it was issued to, and ends with it. dpop: it works with proofs by the key that asked for it.", choice(BindNone, BindMTLS, BindDPoP)),
-		"uses":        described("1: the token is spent by the first who asks whether it is in force.", whole(1, 1)),
-		"status_list": described("The token names a list that says whether it was ended, for services that cannot ask.", flag()),
-		"mount":       described("Where the engine is mounted.", mount),
+		"bind":        described("mtls: the token is valid only with the certificate that it was issued to, and expires with it. dpop: it is valid only with proofs by the key that requested it.", choice(BindNone, BindMTLS, BindDPoP)),
+		"uses":        described("1: the token is valid for one call. The first service that checks it uses it up.", whole(1, 1)),
+		"status_list": described("The token names a status list that shows whether it was revoked, for services that cannot introspect it.", flag()),
+		"mount":       described("The mount path of the engine.", mount),
 		"role":        described("The engine's role.", rolePlace.schema()),
-		"path":        described("Where Vault is asked.", pathPlace.schema()),
+		"path":        described("The path in Vault to read or write.", pathPlace.schema()),
 		"method":      choice(MethodRead, MethodWrite),
 		"data":        object{"type": "object", "maxProperties": maxDataKeys, "propertyNames": matching(dataKeySyntax), "additionalProperties": dataPlace.schema()},
-		"static":      described("The engine gives no lease: the secret cannot be ended.", flag()),
+		"static":      described("The engine returns no lease: the secret cannot be revoked.", flag()),
 		"common_name": dnsPlace.schema(),
 		"dns_names":   listOf(dnsPlace.schema(), 0, maxNames),
-		"key":         described("Who makes the key. Default client.", choice("client", "server")),
+		"key":         described("Who generates the key. Default client.", choice("client", "server")),
 		"principals":  listOf(principalPlace.schema(), 1, maxNames),
-		"policy":      described("What the token may do.", listOf(rule, 1, maxRules)),
-		keyWithinSVID: described("The credential ends with the SVID at the latest.", flag()),
+		"policy":      described("What the token allows.", listOf(rule, 1, maxRules)),
+		keyWithinSVID: described("The credential expires with the SVID at the latest.", flag()),
 	}
 }
 
@@ -202,14 +202,14 @@ func egressSchema() object {
 	databases := matching(databaseSyntax)
 	return object{"anyOf": []object{
 		closed([]string{"hosts", "methods", "paths"}, object{
-			"hosts":   described("Exact names, or *. for one label before a name. A port, unless it is 443 or 80.", items(host)),
-			"methods": described("In upper case.", items(method)),
-			"paths":   described("By segment: a text, {param}, * for one segment, and at the end ** for all that follow.", items(path)),
-			"send":    described("How an egress gateway puts the credential into a call. Default: a token as bearer.", sendSchema()),
+			"hosts":   described("Exact names, or *. and a name, where * matches any one label. With a port unless it is 443 or 80.", items(host)),
+			"methods": described("Methods in upper case.", items(method)),
+			"paths":   described("Matched by segment: literal text, {param}, * for any one segment, and at the end ** for all that follow.", items(path)),
+			"send":    described("How an egress gateway adds the credential to a call. Default: as a bearer token.", sendSchema()),
 		}),
 		closed([]string{"hosts", "databases"}, object{
-			"hosts":     described("Of kind database: exact names with their ports.", items(host)),
-			"databases": described("Those that an egress gateway logs in to.", items(databases)),
+			"hosts":     described("For credentials of kind database: exact names with their ports.", items(host)),
+			"databases": described("The databases that an egress gateway logs in to.", items(databases)),
 		}),
 	}}
 }
@@ -218,27 +218,27 @@ func exampleSchema() object {
 	outcome := choice(Allow, Deny, Pending, Invalid)
 	want := closed([]string{"outcome"}, object{
 		"outcome":   outcome,
-		"reason":    described("The code of the decision, such as no_permit.", object{"type": "string"}),
+		"reason":    described("The reason of the decision, such as no_permit.", object{"type": "string"}),
 		"ttl":       duration(),
-		"policies":  described("Exactly the policies that decide.", object{"type": "array", "items": object{"type": "string"}}),
-		"narrowest": described("The scope of the ask that would pass, or none.", object{"type": "string"}),
+		"policies":  described("Exactly the policies that the decision names.", object{"type": "array", "items": object{"type": "string"}}),
+		"narrowest": described("The scope of the nearest request that would pass, or none.", object{"type": "string"}),
 	})
 	user := closed([]string{"id"}, object{
-		"id":     described("The issuer, a # and the sub.", object{"type": "string"}),
+		"id":     described("The issuer, # and the sub claim.", object{"type": "string"}),
 		"groups": object{"type": "array", "items": object{"type": "string"}},
 	})
 	value := object{"type": []string{"string", "integer", "boolean"}}
 	return closed([]string{"name", "as", "scope", "want"}, object{
 		"name":     text(maxTitle),
-		"as":       described("The SPIFFE ID that asks.", object{"type": "string", "pattern": "^spiffe://[^/]+/."}),
-		"svid":     described("By what it proves who it is. Default x509.", choice("x509", "jwt")),
+		"as":       described("The SPIFFE ID of the sandbox.", object{"type": "string", "pattern": "^spiffe://[^/]+/."}),
+		"svid":     described("The kind of SVID that it presents. Default x509.", choice("x509", "jwt")),
 		"scope":    object{"type": "string"},
 		"params":   object{"type": "object", "additionalProperties": value},
 		"ttl":      duration(),
 		"task":     object{"type": "string"},
-		"user":     described("On whose behalf it is asked. Nobody's when left out.", user),
-		"approved": described("People have approved it.", flag()),
-		"at":       described("When it is asked.", object{"type": "string", "format": "date-time"}),
-		"want":     described("The outcome, or more of the answer.", object{"anyOf": []object{outcome, want}}),
+		"user":     described("The person on whose behalf the sandbox acts, if any.", user),
+		"approved": described("Whether people have approved the request.", flag()),
+		"at":       described("The time of the request.", object{"type": "string", "format": "date-time"}),
+		"want":     described("The expected outcome, or more of the expected decision.", object{"anyOf": []object{outcome, want}}),
 	})
 }

@@ -38,7 +38,7 @@ type Call struct {
 // normalised. So a gateway that forwards the path unchanged forwards what was checked.
 func Allowed(rules []Egress, params map[string]any, call Call) (ok bool, why string) {
 	if len(rules) == 0 {
-		return false, "the scope has no egress rules, so its tokens pass no gateway"
+		return false, "the scope has no egress rules, so no gateway accepts its tokens"
 	}
 	host, why := hostOf(call.Host)
 	if why != "" {
@@ -70,11 +70,11 @@ func Allowed(rules []Egress, params map[string]any, call Call) (ok bool, why str
 func notAllowed(hosts, methods, paths []string) string {
 	switch {
 	case len(methods) == 0:
-		return "no egress rule is for this host; there are some for " + each(hosts)
+		return "no egress rule covers this host; the rules cover " + each(hosts)
 	case len(paths) == 0:
-		return "no egress rule for this host has this method; they have " + each(methods)
+		return "no egress rule for this host allows this method; the rules allow " + each(methods)
 	default:
-		return "no egress rule for this host and method has this path with the parameters of the token; they have " + each(paths)
+		return "no egress rule for this host and method matches this path with the parameters of the token; the rules allow " + each(paths)
 	}
 }
 
@@ -93,7 +93,7 @@ func each(words []string) string {
 func hostOf(header string) (host, why string) {
 	name, port, found := strings.Cut(strings.ToLower(header), ":")
 	if found && !portSyntax.MatchString(port) || refuseDNS(name) != "" {
-		return "", "the host is not a DNS name, with a port or without"
+		return "", "the host is not a DNS name with an optional port"
 	}
 	if !found || port == "443" || port == "80" {
 		return name, ""

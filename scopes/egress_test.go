@@ -43,19 +43,19 @@ func withLogins(rule string) string {
 var egressMistakes = []mistake{
 	{
 		name: "egress of another kind", old: "{kind: jwt, audience: https://mail.example, bind: mtls}\n", with: "{kind: ssh, mount: ssh, role: mail, principals: [mail]}\n    egress: [" + mailRule + "]\n",
-		want: "scopes.yaml:44: scope mail.read: egress is for credentials that go into a call, of kind jwt, vault-token, kv, vault or pki, and for logins, of kind database; remove it",
+		want: "scopes.yaml:44: scope mail.read: egress requires a credential that a call can carry, of kind jwt, vault-token, kv, vault or pki, or a login, of kind database; remove it",
 	},
 	{
 		name: "egress to a database without a port", old: mailJWT, with: withLogins("{hosts: [db.example], databases: [mail]}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].hosts[0] "db.example" must be one name with its port, such as db.acme.example:5432`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].hosts[0] "db.example" must be one host name with its port, such as db.acme.example:5432`,
 	},
 	{
 		name: "egress to a database on any host", old: mailJWT, with: withLogins("{hosts: ['*.db.example:5432'], databases: [mail]}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].hosts[0] "*.db.example:5432" must be one name with its port, such as db.acme.example:5432`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].hosts[0] "*.db.example:5432" must be one host name with its port, such as db.acme.example:5432`,
 	},
 	{
 		name: "egress to no database", old: mailJWT, with: withLogins("{hosts: ['db.example:5432']}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].databases is missing, such as in {hosts: ['db.acme.example:5432'], databases: [orders]}",
+		want: "scopes.yaml:44: scope mail.read: egress[0].databases is missing; example: {hosts: ['db.acme.example:5432'], databases: [orders]}",
 	},
 	{
 		name: "egress to two databases in one", old: mailJWT, with: withLogins("{hosts: ['db.example:5432'], databases: ['mail host=evil']}"),
@@ -63,11 +63,11 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress of a key that is not sent", old: mailJWT, with: withSend(""),
-		want: "scopes.yaml:44: scope mail.read: egress[0].send is missing: it says how a credential of kind kv is sent, such as {as: header, name: x-api-key, field: key}",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send is missing: it defines how a credential of kind kv is sent; example: {as: header, name: x-api-key, field: key}",
 	},
 	{
 		name: "egress of a key in no field", old: mailJWT, with: withSend(", send: {as: bearer}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].send.field is missing: it says which member of the credential is sent",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send.field is missing: it names the member of the credential to send",
 	},
 	{
 		name: "egress by another way", old: mailJWT, with: withSend(", send: {as: cookie, field: key}"),
@@ -75,15 +75,15 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress by a header without a name", old: mailJWT, with: withSend(", send: {as: header, field: key}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].send as header needs name",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send with as: header requires name",
 	},
 	{
 		name: "egress as a bearer with a name", old: mailJWT, with: withSend(", send: {as: bearer, name: x-key, field: key}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].send as bearer takes no name",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send with as: bearer does not take name",
 	},
 	{
 		name: "egress as nobody", old: mailJWT, with: withSend(", send: {as: basic, field: key}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].send as basic needs user",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send with as: basic requires user",
 	},
 	{
 		name: "egress as a user with a colon", old: mailJWT, with: withSend(", send: {as: basic, user: 'a:b', field: key}"),
@@ -91,7 +91,7 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress by the host", old: mailJWT, with: withSend(", send: {as: header, name: host, field: key}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].send.name "host" is about the connection or the body, and no credential`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].send.name "host" concerns the connection or the body and cannot carry a credential`,
 	},
 	{
 		name: "egress by two headers", old: mailJWT, with: withSend(`, send: {as: header, name: "x-key: a\r\nx-user", field: key}`),
@@ -99,19 +99,19 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress of a member of a token", old: "bind: mtls}\n", with: "bind: none}\n    egress: [{hosts: [mail.example], methods: [GET], paths: [/in], send: {as: bearer, field: key}}]\n",
-		want: "scopes.yaml:44: scope mail.read: egress[0].send.field is not for kind jwt, whose credential is the token",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send.field cannot be used with kind jwt, whose credential is the token itself",
 	},
 	{
 		name: "egress of a bound token", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: [/in], send: {as: bearer}}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].send is not for a token with bind: mtls, which only the holder of its key can send",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send cannot be used for a token with bind: mtls, which only the holder of its key can use",
 	},
 	{
 		name: "egress that is signed for nothing", old: mailJWT, with: withSend(", send: {as: aws, region: eu-central-1}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].send as aws needs service",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send with as: aws requires service",
 	},
 	{
 		name: "egress that is signed nowhere", old: mailJWT, with: withSend(", send: {as: aws, service: s3}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].send as aws needs region",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send with as: aws requires region",
 	},
 	{
 		name: "egress that is signed for anything", old: mailJWT, with: withSend(", send: {as: aws, service: s3, region: '*'}"),
@@ -119,31 +119,31 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress that is signed by one member", old: mailJWT, with: withSend(", send: {as: aws, service: s3, region: eu-central-1, field: key}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].send as aws takes no field: it knows the members of the credential by their names",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send with as: aws does not take field: it uses fixed members of the credential",
 	},
 	{
 		name: "egress that is signed by a token", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: [/in], send: {as: aws, service: s3, region: eu-central-1}}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].send as aws is for credentials of kind kv or vault",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send with as: aws requires a credential of kind kv or vault",
 	},
 	{
 		name: "egress of a header for a region", old: mailJWT, with: withSend(", send: {as: header, name: x-key, region: eu-central-1, field: key}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].send as header takes no region",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send with as: header does not take region",
 	},
 	{
 		name: "egress of a certificate in a header", old: mailJWT, with: withCertificate(", send: {as: header, name: x-key, field: private_key}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].send as header is for credentials of kind jwt, vault-token, kv or vault",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send with as: header requires a credential of kind jwt, vault-token, kv or vault",
 	},
 	{
 		name: "egress of a certificate that is not sent", old: mailJWT, with: withCertificate(""),
-		want: "scopes.yaml:44: scope mail.read: egress[0].send is missing: it says how a credential of kind pki is sent, such as {as: certificate}",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send is missing: it defines how a credential of kind pki is sent; example: {as: certificate}",
 	},
 	{
 		name: "egress of half a certificate", old: mailJWT, with: withCertificate(", send: {as: certificate, field: certificate}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].send as certificate takes no field: it knows the members of the credential by their names",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send with as: certificate does not take field: it uses fixed members of the credential",
 	},
 	{
 		name: "egress of nothing", old: "bind: mtls}\n", with: withRule(""),
-		want: "scopes.yaml:44: scope mail.read: egress must list 1 to 16 rules, such as {hosts: [api.github.com], methods: [GET], paths: ['/repos/{repo}/issues']}; without egress, no gateway lets a token of the scope pass",
+		want: "scopes.yaml:44: scope mail.read: egress must list 1 to 16 rules, such as {hosts: [api.github.com], methods: [GET], paths: ['/repos/{repo}/issues']}; without egress, no gateway accepts a token of the scope",
 	},
 	{
 		name: "egress that is no list", old: "bind: mtls}\n", with: "bind: mtls}\n    egress: " + mailRule + "\n",
@@ -151,11 +151,11 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress without paths", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET]}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].paths is missing, such as in {hosts: [api.github.com], methods: [GET], paths: ['/repos/{repo}/issues']}",
+		want: "scopes.yaml:44: scope mail.read: egress[0].paths is missing; example: {hosts: [api.github.com], methods: [GET], paths: ['/repos/{repo}/issues']}",
 	},
 	{
 		name: "egress for no method", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [], paths: [/]}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].methods must list 1 to 32",
+		want: "scopes.yaml:44: scope mail.read: egress[0].methods must list 1 to 32 items",
 	},
 	{
 		name: "egress method in lower case", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [get], paths: [/]}"),
@@ -167,19 +167,19 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress host in upper case", old: "bind: mtls}\n", with: withRule("{hosts: [Mail.example], methods: [GET], paths: [/]}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].hosts[0] "Mail.example" must be a DNS name in lower case, such as api.github.com or api.github.com:8443; *. before two labels or more is any one label`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].hosts[0] "Mail.example" must be a DNS name in lower case, such as api.github.com or api.github.com:8443; a leading *. matches any one label, and at least two labels must follow it`,
 	},
 	{
 		name: "egress to a top-level domain", old: "bind: mtls}\n", with: withRule("{hosts: ['*.example'], methods: [GET], paths: [/]}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].hosts[0] "*.example" must be a DNS name in lower case, such as api.github.com or api.github.com:8443; *. before two labels or more is any one label`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].hosts[0] "*.example" must be a DNS name in lower case, such as api.github.com or api.github.com:8443; a leading *. matches any one label, and at least two labels must follow it`,
 	},
 	{
 		name: "egress host that is a number", old: "bind: mtls}\n", with: withRule("{hosts: [169.254.169.254], methods: [GET], paths: [/]}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].hosts[0] "169.254.169.254" must be a DNS name in lower case, such as api.github.com or api.github.com:8443; *. before two labels or more is any one label`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].hosts[0] "169.254.169.254" must be a DNS name in lower case, such as api.github.com or api.github.com:8443; a leading *. matches any one label, and at least two labels must follow it`,
 	},
 	{
 		name: "egress host with its own port", old: "bind: mtls}\n", with: withRule("{hosts: ['mail.example:443'], methods: [GET], paths: [/]}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].hosts[0] "mail.example:443": leave :443 out; a host without a port is for 443 and 80`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].hosts[0] "mail.example:443": omit :443; a host without a port covers 443 and 80`,
 	},
 	{
 		name: "egress host twice", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example, mail.example], methods: [GET], paths: [/]}"),
@@ -195,7 +195,7 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress path with an escape", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/a%20b']}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/a%20b" may hold letters, digits and / . _ ~ @ : + , = - * besides {param}`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/a%20b" may contain only {param} and letters, digits and / . _ ~ @ : + , = - *`,
 	},
 	{
 		name: "egress path with dots", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: [/in/../out]}"),
@@ -211,7 +211,7 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress path cut short", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/{in']}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/{in" has a { without its }`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/{in" has a { without a }`,
 	},
 }
 
@@ -246,16 +246,16 @@ func TestCallsThatPass(t *testing.T) {
 }
 
 const (
-	noHost   = "no egress rule is for this host; there are some for *.ghe.example, api.github.com, ghe.example:8443"
-	notAHost = "the host is not a DNS name, with a port or without"
-	noMethod = "no egress rule for this host has this method; they have GET, HEAD, POST"
-	noPath   = "no egress rule for this host and method has this path with the parameters of the token; they have /n/{n}, /repos/{repo}/issues, /repos/{repo}/issues/*, /simple/, /{repo}.git/**"
-	notPost  = "no egress rule for this host and method has this path with the parameters of the token; they have /, /repos/{repo}/issues"
-	rawChar  = "the path holds a character that has to be escaped, or none may send: control characters, a backslash, a ; or what is not ASCII"
+	noHost   = "no egress rule covers this host; the rules cover *.ghe.example, api.github.com, ghe.example:8443"
+	notAHost = "the host is not a DNS name with an optional port"
+	noMethod = "no egress rule for this host allows this method; the rules allow GET, HEAD, POST"
+	noPath   = "no egress rule for this host and method matches this path with the parameters of the token; the rules allow /n/{n}, /repos/{repo}/issues, /repos/{repo}/issues/*, /simple/, /{repo}.git/**"
+	notPost  = "no egress rule for this host and method matches this path with the parameters of the token; the rules allow /, /repos/{repo}/issues"
+	rawChar  = "the path contains a character that must be escaped or is never allowed, such as a control character, a backslash, a ; or a non-ASCII character"
 	escaped  = "the path has an escaped control character, slash, backslash, percent sign, question mark, hash or semicolon"
-	needless = "the path has an escaped letter, digit or one of - . _ ~, which nobody has to escape"
-	noEscape = "the path has a % that is no escape"
-	foreign  = "the path has an escape of what is not UTF-8, or no letter or digit of some language"
+	needless = "the path has an escaped letter, digit or one of - . _ ~, which must not be escaped"
+	noEscape = "the path has a % that does not begin an escape"
+	foreign  = "the path has an escape that is not UTF-8, or is a non-ASCII character other than a letter, mark or digit"
 )
 
 func TestCallsThatDoNotPass(t *testing.T) {
@@ -324,7 +324,7 @@ func TestCallsThatDoNotPass(t *testing.T) {
 		}
 	}
 	call := scopes.Call{"GET", "api.github.com", issues}
-	if ok, why := scopes.Allowed(nil, issueParams, call); ok || why != "the scope has no egress rules, so its tokens pass no gateway" {
+	if ok, why := scopes.Allowed(nil, issueParams, call); ok || why != "the scope has no egress rules, so no gateway accepts its tokens" {
 		t.Errorf("got %v %q without rules", ok, why)
 	}
 }

@@ -57,12 +57,12 @@ func (r *reader) egress(n *yaml.Node, of Scope) []Egress {
 	}
 	kind := of.Credential.Kind
 	if kind != "" && kind != KindDatabase && !slices.Contains(senders, kind) {
-		r.at(n, "egress is for credentials that go into a call, of kind %s, and for logins, of kind database; remove it", either(senders))
+		r.at(n, "egress requires a credential that a call can carry, of kind %s, or a login, of kind database; remove it", either(senders))
 		return nil
 	}
 	items := r.list(n, "egress")
 	if n.Kind == yaml.SequenceNode && (len(items) == 0 || len(items) > maxEgress) {
-		r.at(n, "egress must list 1 to %d rules, such as %s; without egress, no gateway lets a token of the scope pass", maxEgress, egressExample)
+		r.at(n, "egress must list 1 to %d rules, such as %s; without egress, no gateway accepts a token of the scope", maxEgress, egressExample)
 		return nil
 	}
 	var out []Egress
@@ -99,7 +99,7 @@ func (r *reader) logins(n *yaml.Node, what string) Egress {
 		Hosts: r.egressItems(n, fields, what+".hosts", func(n *yaml.Node, what string) string {
 			host := r.host(n, what)
 			if host != "" && (!strings.Contains(host, ":") || strings.HasPrefix(host, "*")) {
-				r.at(n, "%s %q must be one name with its port, such as db.acme.example:5432", what, host)
+				r.at(n, "%s %q must be one host name with its port, such as db.acme.example:5432", what, host)
 			}
 			return host
 		}),
@@ -118,12 +118,12 @@ func (r *reader) egressItems(rule *yaml.Node, fields map[string]*yaml.Node, what
 		if key == "databases" {
 			example = loginsExample
 		}
-		r.at(rule, "%s is missing, such as in %s", what, example)
+		r.at(rule, "%s is missing; example: %s", what, example)
 		return nil
 	}
 	items := r.list(n, what)
 	if n.Kind == yaml.SequenceNode && (len(items) == 0 || len(items) > maxEgressItems) {
-		r.at(n, "%s must list 1 to %d", what, maxEgressItems)
+		r.at(n, "%s must list 1 to %d items", what, maxEgressItems)
 		return nil
 	}
 	var out []string
@@ -145,9 +145,9 @@ func (r *reader) host(n *yaml.Node, what string) string {
 	name, port, _ := strings.Cut(strings.TrimPrefix(text, "*."), ":")
 	switch {
 	case !hostSyntax.MatchString(text) || refuseDNS(name) != "":
-		r.at(n, "%s %q must be a DNS name in lower case, such as api.github.com or api.github.com:8443; *. before two labels or more is any one label", what, text)
+		r.at(n, "%s %q must be a DNS name in lower case, such as api.github.com or api.github.com:8443; a leading *. matches any one label, and at least two labels must follow it", what, text)
 	case port == "443" || port == "80":
-		r.at(n, "%s %q: leave :%s out; a host without a port is for 443 and 80", what, text, port)
+		r.at(n, "%s %q: omit :%s; a host without a port covers 443 and 80", what, text, port)
 	}
 	return text
 }

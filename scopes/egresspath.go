@@ -39,13 +39,13 @@ func decodeSegment(segment string) (decoded, why string) {
 		c := segment[i]
 		if c != '%' {
 			if !unreserved(c) && !strings.ContainsRune("!$&'()*+,=:@", rune(c)) {
-				return "", "the path holds a character that has to be escaped, or none may send: control characters, a backslash, a ; or what is not ASCII"
+				return "", "the path contains a character that must be escaped or is never allowed, such as a control character, a backslash, a ; or a non-ASCII character"
 			}
 			b.WriteByte(c)
 			continue
 		}
 		if i+2 >= len(segment) || !isHex(segment[i+1]) || !isHex(segment[i+2]) {
-			return "", "the path has a % that is no escape"
+			return "", "the path has a % that does not begin an escape"
 		}
 		c = fromHex(segment[i+1])<<4 | fromHex(segment[i+2])
 		i += 2
@@ -53,7 +53,7 @@ func decodeSegment(segment string) (decoded, why string) {
 			return "", "the path has an escaped control character, slash, backslash, percent sign, question mark, hash or semicolon"
 		}
 		if unreserved(c) {
-			return "", "the path has an escaped letter, digit or one of - . _ ~, which nobody has to escape"
+			return "", "the path has an escaped letter, digit or one of - . _ ~, which must not be escaped"
 		}
 		b.WriteByte(c)
 	}
@@ -61,7 +61,7 @@ func decodeSegment(segment string) (decoded, why string) {
 		return "", "the path has a . or .. segment"
 	}
 	if !utf8.ValidString(decoded) || strings.ContainsFunc(decoded, lookalike) {
-		return "", "the path has an escape of what is not UTF-8, or no letter or digit of some language"
+		return "", "the path has an escape that is not UTF-8, or is a non-ASCII character other than a letter, mark or digit"
 	}
 	return decoded, ""
 }

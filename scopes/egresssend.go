@@ -113,7 +113,7 @@ func (r *reader) send(rule, n *yaml.Node, what string, of Credential) Send {
 			if of.Kind == KindPKI {
 				example = "{as: certificate}"
 			}
-			r.at(rule, "%s is missing: it says how a credential of kind %s is sent, such as %s", what, of.Kind, example)
+			r.at(rule, "%s is missing: it defines how a credential of kind %s is sent; example: %s", what, of.Kind, example)
 		}
 		return Send{}
 	}
@@ -138,9 +138,9 @@ func (r *reader) sendKeys(n *yaml.Node, fields map[string]*yaml.Node, what strin
 		needed := slices.Contains(way.needs, key)
 		switch {
 		case needed && fields[key] == nil:
-			r.at(n, "%s as %s needs %s", what, way.as, key)
+			r.at(n, "%s with as: %s requires %s", what, way.as, key)
 		case !needed && fields[key] != nil:
-			r.at(fields[key], "%s as %s takes no %s", what, way.as, key)
+			r.at(fields[key], "%s with as: %s does not take %s", what, way.as, key)
 		}
 	}
 }
@@ -157,15 +157,15 @@ func (r *reader) sendOf(n, field *yaml.Node, what string, s sending) {
 	switch {
 	case way.as == "" || s.of.Kind == "":
 	case !slices.Contains(way.kinds, s.of.Kind):
-		r.at(n, "%s as %s is for credentials of kind %s", what, way.as, either(way.kinds))
+		r.at(n, "%s with as: %s requires a credential of kind %s", what, way.as, either(way.kinds))
 	case way.whole && field != nil:
-		r.at(field, "%s as %s takes no field: it knows the members of the credential by their names", what, way.as)
+		r.at(field, "%s with as: %s does not take field: it uses fixed members of the credential", what, way.as)
 	case s.of.Kind == KindJWT && s.send.Field != "":
-		r.at(field, "%s.field is not for kind jwt, whose credential is the token", what)
+		r.at(field, "%s.field cannot be used with kind jwt, whose credential is the token itself", what)
 	case s.of.Kind == KindJWT && (s.of.Bind == BindMTLS || s.of.Bind == BindDPoP):
-		r.at(n, "%s is not for a token with bind: %s, which only the holder of its key can send", what, s.of.Bind)
+		r.at(n, "%s cannot be used for a token with bind: %s, which only the holder of its key can use", what, s.of.Bind)
 	case s.of.Kind != KindJWT && !way.whole && field == nil:
-		r.at(n, "%s.field is missing: it says which member of the credential is sent", what)
+		r.at(n, "%s.field is missing: it names the member of the credential to send", what)
 	}
 }
 
@@ -175,7 +175,7 @@ func (r *reader) sendName(n *yaml.Node, what, as string) string {
 	}
 	name := r.sendText(n, what, sendHeaderSyntax)
 	if slices.Contains(refusedHeaders, name) {
-		r.at(n, "%s %q is about the connection or the body, and no credential", what, name)
+		r.at(n, "%s %q concerns the connection or the body and cannot carry a credential", what, name)
 	}
 	return name
 }
@@ -201,13 +201,13 @@ func sendSchema() object {
 		name["maxLength"] = maxSendText
 		properties := object{"as": object{"const": way.as}}
 		if !way.whole {
-			properties["field"] = described("The member of the credential; none for a JWT.", matching(dataKeySyntax))
+			properties["field"] = described("The member of the credential to send. Not for a JWT.", matching(dataKeySyntax))
 		}
 		for _, key := range way.needs {
 			properties[key] = object{
 				"name": name, "user": matching(sendUserSyntax),
-				"service": described("What a call is signed for, such as s3.", matching(sendAWSSyntax)),
-				"region":  described("Where that is, such as eu-central-1.", matching(sendAWSSyntax)),
+				"service": described("The AWS service that calls are signed for, such as s3.", matching(sendAWSSyntax)),
+				"region":  described("The AWS region of the service, such as eu-central-1.", matching(sendAWSSyntax)),
 			}[key]
 		}
 		ways = append(ways, closed(append([]string{"as"}, way.needs...), properties))

@@ -81,7 +81,7 @@ func ReadExamples(files []File) ([]Example, error) {
 		}
 		for _, e := range readExamples(f, &problems) {
 			if twin, twice := first[e.Name]; twice {
-				problems.add(e.File, e.Line, "example %q is there twice; the first is at %s:%d", e.Name, twin.File, twin.Line)
+				problems.add(e.File, e.Line, "example %q is defined twice; the first is at %s:%d", e.Name, twin.File, twin.Line)
 			}
 			first[e.Name] = e
 			out = append(out, e)
@@ -107,7 +107,7 @@ func readExamples(f File, problems *Problems) []Example {
 		return nil
 	}
 	if fields["examples"] == nil {
-		r.at(root, "examples is missing; list the examples below it")
+		r.at(root, "examples is missing; list the examples under it")
 		return nil
 	}
 	var out []Example

@@ -83,7 +83,7 @@ func TestExamplesAreRead(t *testing.T) {
 func TestReadExamplesRefuses(t *testing.T) {
 	const good = "examples:\n  - name: one\n    as: spiffe://td.example/a\n    scope: mail.read\n    want: allow\n"
 	for _, tc := range []struct{ name, old, with, want string }{
-		{"key of a scope file", "examples:", "scopes:", "a.test.yaml:1: examples is missing; list the examples below it\na.test.yaml:1: file: unknown key \"scopes\"; the keys are examples"},
+		{"key of a scope file", "examples:", "scopes:", "a.test.yaml:1: examples is missing; list the examples under it\na.test.yaml:1: file: unknown key \"scopes\"; the keys are examples"},
 		{"nothing", good, "", "a.test.yaml: not valid YAML: the file is empty; begin it with examples:"},
 		{"empty name", "name: one", "name: ' '", "a.test.yaml:2: example: name must be 1 to 200 bytes of text"},
 		{"unknown key", "want: allow", "want: allow\n    expect: allow", `a.test.yaml:6: example: unknown key "expect"; the keys are name, as, svid, scope, params, ttl, task, user, approved, at, want`},
@@ -100,7 +100,7 @@ func TestReadExamplesRefuses(t *testing.T) {
 		{"number for a TTL", "want: allow", "ttl: 300\n    want: allow", `a.test.yaml:5: example "one": ttl must be whole seconds from 1s to 24h, such as 90s or 5m`},
 		{"day for a time", "want: allow", "at: 2030-01-01\n    want: allow", `a.test.yaml:5: example "one": at must be a time such as 2030-01-01T12:00:00Z`},
 		{"word for a truth", "want: allow", "approved: maybe\n    want: allow", `a.test.yaml:5: example "one": approved must be true or false`},
-		{"the same name", "    want: allow\n", "    want: allow\n" + strings.TrimPrefix(good, "examples:\n"), `a.test.yaml:6: example "one" is there twice; the first is at a.test.yaml:2`},
+		{"the same name", "    want: allow\n", "    want: allow\n" + strings.TrimPrefix(good, "examples:\n"), `a.test.yaml:6: example "one" is defined twice; the first is at a.test.yaml:2`},
 		{"alias", "name: one", "name: &n one", "a.test.yaml:2: anchors and aliases are not allowed; write the value out"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestExamplesAreNoPartOfTheCatalogue(t *testing.T) {
 		t.Errorf("got %v and %v, want two examples", examples, err)
 	}
 	got := refusal(t, file("s.yaml", worldScopes), file("p.cedar", worldPolicies), file("a.test.yaml", "examples: []"))
-	if want := "a.test.yaml: is a table of examples, which is no part of a catalogue; leave it out"; got != want {
+	if want := "a.test.yaml: is an example table, which is not part of a catalogue; leave it out"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -15,7 +15,7 @@ func explain(ask Ask, d Decision, then Outcome) string {
 	if d.Outcome != Deny {
 		sentences = append(sentences, clampSentences(d.Clamps)...)
 		if d.Scope.Credential.Static {
-			sentences = append(sentences, "The secret is static: Brevet cannot end it, only whoever keeps it can change it.")
+			sentences = append(sentences, "The secret is static: Brevet cannot revoke it; only its owner can change it.")
 		}
 	}
 	if d.Narrowest != nil {
@@ -30,17 +30,17 @@ func outcomeSentence(ask Ask, d Decision) string {
 	case ReasonPermitted:
 		return "Permitted by " + by + "."
 	case ReasonApproved:
-		return "Permitted by " + by + ", now that people have approved it."
+		return "Permitted by " + by + " after approval."
 	case ReasonBreakGlass:
-		return "The glass was broken: permitted by " + by + ", now that people have approved it in place of the group that was asked."
+		return "Break-glass: permitted by " + by + " after approval by the break-glass group."
 	case ReasonApprovalRequired:
 		sentence := fmt.Sprintf("%s of the group %s must approve within %s (%s).",
 			people(d.Approval.Quorum), d.Approval.Group, short(d.Approval.Expires), by)
 		if d.Approval.BreakGlass != "" {
-			sentence += fmt.Sprintf(" In an emergency %s of the group %s can, in their place.", people(BreakGlassQuorum), d.Approval.BreakGlass)
+			sentence += fmt.Sprintf(" In an emergency, %s of the group %s can approve instead.", people(BreakGlassQuorum), d.Approval.BreakGlass)
 		}
 		if d.Approval.Passkey == PasskeyRequired {
-			sentence += " Each of them signs it with a passkey, in the console."
+			sentence += " Each approver signs with a passkey in the console."
 		}
 		return sentence
 	case ReasonNoPermit:
@@ -48,17 +48,17 @@ func outcomeSentence(ask Ask, d Decision) string {
 	case ReasonForbidden:
 		return fmt.Sprintf("Forbidden by %s.", by)
 	case ReasonUnknownScope:
-		return fmt.Sprintf("There is no scope %s.", ask.Scope)
+		return fmt.Sprintf("The scope %s does not exist.", ask.Scope)
 	case ReasonPolicyError:
-		return fmt.Sprintf("Denied because a policy could not be evaluated (%s); an admin has to correct it.", by)
+		return fmt.Sprintf("Denied because a policy could not be evaluated (%s); an admin must correct it.", by)
 	case ReasonBindingRequired:
-		return "This scope binds its credential to an X.509-SVID; present one over mTLS and ask again."
+		return "This scope binds its credential to an X.509-SVID; present one over mTLS and try again."
 	case ReasonProofRequired:
-		return "This scope binds its token to a key of the caller's own; send a DPoP proof (RFC 9449) by that key and ask again."
+		return "This scope binds its token to a key of the caller; send a DPoP proof (RFC 9449) by that key and try again."
 	case ReasonSVIDExpiring:
-		return "The SVID expires within a second, and the credential may not outlive it; ask again with a fresh one."
+		return "The SVID expires within a second, and the credential may not outlive it; try again with a fresh one."
 	case ReasonUserExpiring:
-		return "The ID token of the person expires within a second, and the credential may not outlive it; ask again with a fresh one."
+		return "The person's ID token expires within a second, and the credential may not outlive it; try again with a fresh one."
 	default:
 		return "Denied."
 	}
@@ -75,10 +75,10 @@ func clampSentences(clamps []Clamp) []string {
 	var out []string
 	for _, clamp := range clamps {
 		why := map[string]string{
-			BoundScopeMax: "the most that this scope gives", BoundSVID: "what is left of the SVID",
-			BoundUser: "what is left of the ID token of the person", BoundBreakGlass: "the most when the glass was broken",
+			BoundScopeMax: "the maximum of this scope", BoundSVID: "the remaining lifetime of the SVID",
+			BoundUser: "the remaining lifetime of the person's ID token", BoundBreakGlass: "the maximum for break-glass",
 		}[clamp.Bound]
-		out = append(out, fmt.Sprintf("The TTL was cut from %s to %s, %s.", short(clamp.From), short(clamp.To), why))
+		out = append(out, fmt.Sprintf("The TTL was reduced from %s to %s, %s.", short(clamp.From), short(clamp.To), why))
 	}
 	return out
 }
@@ -98,7 +98,7 @@ func hintSentence(ask, hint Ask, then Outcome) string {
 		with = " with " + strings.Join(parts, ", ")
 	}
 	if then == Pending {
-		with += ", which a person has to approve"
+		with += ", which requires approval"
 	}
-	return fmt.Sprintf("You could ask for %s%s.", hint.Scope, with)
+	return fmt.Sprintf("You could request %s%s.", hint.Scope, with)
 }

@@ -57,11 +57,11 @@ var clean = regexp.MustCompile(`\A[A-Za-z0-9._/:@-]{1,1000}\z`)
 // refusals lists all possible messages about a value. None repeats the value.
 var refusals = []string{
 	"params.value must not be empty",
-	"params.value may hold letters, digits and . _ - / : @ only",
+	"params.value may contain only letters, digits and . _ - / : @",
 	"params.value must not begin with -",
-	"params.value must not hold an empty, . or .. segment between slashes",
+	"params.value must not contain an empty, . or .. segment",
 	"params.value must be at most 1000 bytes long",
-	"params.value makes a resource that is longer than 1000 bytes",
+	"params.value produces a resource that is longer than 1000 bytes",
 }
 
 // FuzzParamValue: no value gets past the baseline, whatever the pattern allows.

@@ -127,7 +127,7 @@ func TestGrantsFollowTheOutcome(t *testing.T) {
 // The explanation says that a static secret is static.
 func TestStaticIsExplained(t *testing.T) {
 	d, err := ask(t, vaultWorld(t), "kv.agent", map[string]any{"name": "a"})
-	want := "Permitted by all. The secret is static: Brevet cannot end it, only whoever keeps it can change it."
+	want := "Permitted by all. The secret is static: Brevet cannot revoke it; only its owner can change it."
 	if err != nil || d.Explanation != want {
 		t.Errorf("got %q and %v", d.Explanation, err)
 	}
@@ -271,8 +271,8 @@ func TestValuesAreHeldAgainstTheirPlace(t *testing.T) {
 	c := vaultWorld(t)
 	key, request := newSSHKey(t), newCSR(t, nil)
 	const (
-		label = "params.service makes a DNS name that has a part between dots that is not 1 to 63 letters, digits and - (but not at an end)"
-		user  = "params.user makes a principal that is not a user's name: a lower-case letter or _, then letters, digits, _ and -, at most 64"
+		label = "params.service produces a DNS name that has a label that is not 1 to 63 letters, digits and inner dashes"
+		user  = "params.user produces a principal that is not a user name: a lower-case letter or _, then letters, digits, _ and -, at most 64"
 	)
 	service := func(s string) scopes.Ask {
 		return scopes.Ask{Scope: "web.cert", Params: map[string]any{"service": s}, CSR: request}
@@ -296,9 +296,9 @@ func TestValuesAreHeldAgainstTheirPlace(t *testing.T) {
 		{service("a_b"), "params.service cannot be part of a DNS name"},
 		{service("a@b"), "params.service cannot be part of a DNS name"},
 		{service("a:1"), "params.service cannot be part of a DNS name"},
-		{service(strings.Repeat("a.", 125) + "a"), "params.service makes a DNS name that is longer than 253 bytes"},
-		{full("10.0.0.1"), "params.service makes a DNS name that ends in a number"},
-		{full("7"), "params.service makes a DNS name that ends in a number"},
+		{service(strings.Repeat("a.", 125) + "a"), "params.service produces a DNS name that is longer than 253 bytes"},
+		{full("10.0.0.1"), "params.service produces a DNS name that ends in a number"},
+		{full("7"), "params.service produces a DNS name that ends in a number"},
 		{login("Root"), "params.user cannot be part of a principal"},
 		{login("a.b"), "params.user cannot be part of a principal"},
 		{login("a@b"), "params.user cannot be part of a principal"},
@@ -306,11 +306,11 @@ func TestValuesAreHeldAgainstTheirPlace(t *testing.T) {
 		{login(strings.Repeat("a", 65)), user},
 		{
 			scopes.Ask{Scope: "aws.creds", Params: map[string]any{"role": "r-x", "env": "e"}},
-			`params.role must not hold "-", which separates it from env in the path`,
+			`params.role must not contain "-", which separates it from env in the path`,
 		},
 		{
 			scopes.Ask{Scope: "kv.agent", Params: map[string]any{"name": strings.Repeat("a", 990)}},
-			"params.name makes a path that is longer than 1000 bytes",
+			"params.name produces a path that is longer than 1000 bytes",
 		},
 	}
 	for _, tt := range tests {

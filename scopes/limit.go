@@ -22,7 +22,7 @@ func (r *reader) limits(n *yaml.Node) []Limit {
 	}
 	items := r.list(n, "limits")
 	if len(items) > maxLimits {
-		r.at(n, "limits: there may be %d at most", maxLimits)
+		r.at(n, "limits: at most %d are allowed", maxLimits)
 	}
 	var limits []Limit
 	for _, item := range items {
@@ -33,7 +33,7 @@ func (r *reader) limits(n *yaml.Node) []Limit {
 		// A rate and a live count for the same per are separate limits.
 		same := func(l Limit) bool { return l.Per == limit.Per && (l.Live > 0) == (limit.Live > 0) }
 		if slices.ContainsFunc(limits, same) {
-			r.at(item, "limits: per %s is given twice; remove one", limit.Per)
+			r.at(item, "limits: per %s is listed twice; remove one", limit.Per)
 		}
 		limits = append(limits, limit)
 	}

@@ -44,7 +44,7 @@ var mistakes = []mistake{
 	},
 	{
 		name: "duplicate key", old: "title: Read mail\n", with: "title: Read mail\n    title: Read all mail\n",
-		want: `scopes.yaml:40: scope: key "title" is given twice; remove one`,
+		want: `scopes.yaml:40: scope: key "title" is listed twice; remove one`,
 	},
 	{
 		name: "duplicate scope", old: "name: mail.read", with: "name: git.issues.read",
@@ -52,7 +52,7 @@ var mistakes = []mistake{
 	},
 	{
 		name: "one word name", old: "name: mail.read", with: "name: mail",
-		want: `scopes.yaml:38: scope name "mail" must be two or more lower-case words with dots between, such as github.issues.read, and at most 100 bytes`,
+		want: `scopes.yaml:38: scope name "mail" must be two or more lower-case words separated by dots, such as github.issues.read, and at most 100 bytes`,
 	},
 	{
 		name: "bidi in title", old: "title: Read mail", with: "title: \"Read \u202email\"",
@@ -100,7 +100,7 @@ var mistakes = []mistake{
 	},
 	{
 		name: "break glass of the same group", old: "{group: oncall}", with: "{group: oncall, break_glass: oncall}",
-		want: "scopes.yaml:17: scope git.issues.write: approval.break_glass must be another group than approval.group: it stands in when that one does not answer",
+		want: "scopes.yaml:17: scope git.issues.write: approval.break_glass must differ from approval.group: it approves when that group does not respond",
 	},
 	{
 		name: "break glass of no group", old: "{group: oncall}", with: "{group: oncall, break_glass: ''}",
@@ -109,12 +109,12 @@ var mistakes = []mistake{
 	{
 		name: "break glass for what is stored", old: "{group: oncall}\n    credential: {kind: jwt, audience: https://git.example}",
 		with: "{group: oncall, break_glass: leads}\n    credential: {kind: kv, path: secret/data/git}",
-		want: "scopes.yaml:17: scope git.issues.write: approval.break_glass is not for a static credential: what is issued so ends after 30m, and Brevet cannot end this one",
+		want: "scopes.yaml:17: scope git.issues.write: approval.break_glass cannot be used with a static credential: a break-glass credential ends after 30m, and Brevet cannot revoke a static one",
 	},
 	{
 		name: "break glass without a lease", old: "{group: oncall}\n    credential: {kind: jwt, audience: https://git.example}",
 		with: "{group: oncall, break_glass: leads}\n    credential: {kind: vault, method: read, path: git/token, static: true}",
-		want: "scopes.yaml:17: scope git.issues.write: approval.break_glass is not for a static credential: what is issued so ends after 30m, and Brevet cannot end this one",
+		want: "scopes.yaml:17: scope git.issues.write: approval.break_glass cannot be used with a static credential: a break-glass credential ends after 30m, and Brevet cannot revoke a static one",
 	},
 	{
 		name: "approval waits too long", old: "expires: 1h", with: "expires: 48h",
@@ -154,7 +154,7 @@ var mistakes = []mistake{
 	},
 	{
 		name: "limit twice", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, count: 1, window: 1h}, {per: task, count: 9, window: 2h}]\n",
-		want: "scopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
+		want: "scopes.yaml:43: scope mail.read: limits: per task is listed twice; remove one",
 	},
 	{
 		name: "limit that is neither", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task}]\n",
@@ -170,11 +170,11 @@ var mistakes = []mistake{
 	},
 	{
 		name: "live limit twice", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: task, live: 1}, {per: task, live: 2}]\n",
-		want: "scopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
+		want: "scopes.yaml:43: scope mail.read: limits: per task is listed twice; remove one",
 	},
 	{
 		name: "seven limits", old: "ttl: {default: 10m, max: 1h}\n", with: "ttl: {default: 10m, max: 1h}\n    limits: [{per: sandbox, count: 1, window: 1h}, {per: task, count: 1, window: 1h}, {per: trust_domain, count: 1, window: 1h}, {per: sandbox, live: 1}, {per: task, live: 1}, {per: trust_domain, live: 1}, {per: task, live: 2}]\n",
-		want: "scopes.yaml:43: scope mail.read: limits: there may be 6 at most\nscopes.yaml:43: scope mail.read: limits: per task is given twice; remove one",
+		want: "scopes.yaml:43: scope mail.read: limits: at most 6 are allowed\nscopes.yaml:43: scope mail.read: limits: per task is listed twice; remove one",
 	},
 	{
 		name: "kind", old: "{kind: jwt, audience: https://mail", with: "{kind: postgres, audience: https://mail",
@@ -194,7 +194,7 @@ var mistakes = []mistake{
 	},
 	{
 		name: "no audience", old: "kind: jwt, audience: https://mail.example", with: "kind: jwt",
-		want: "scopes.yaml:43: scope mail.read: credential of kind jwt: audience is missing, such as in {kind: jwt, audience: https://gateway.example}",
+		want: "scopes.yaml:43: scope mail.read: credential of kind jwt: audience is missing; example: {kind: jwt, audience: https://gateway.example}",
 	},
 	{
 		name: "undeclared placeholder", old: "resource: mail:all", with: "resource: mail:box/{box}",
@@ -202,7 +202,7 @@ var mistakes = []mistake{
 	},
 	{
 		name: "resource literal", old: "resource: mail:all", with: "resource: mail:*",
-		want: `scopes.yaml:41: scope mail.read: resource "mail:*" may hold letters, digits and : / . _ - besides {param}`,
+		want: `scopes.yaml:41: scope mail.read: resource "mail:*" may contain only {param} and letters, digits and : / . _ -`,
 	},
 	{
 		name: "resource dot segment", old: "resource: mail:all", with: "resource: mail:a/../b",
@@ -210,15 +210,15 @@ var mistakes = []mistake{
 	},
 	{
 		name: "resource without kind", old: "resource: git:repo/{repo}", with: "resource: '{repo}'",
-		want: `scopes.yaml:7: scope git.issues.read: resource "{repo}" must begin with what kind of thing it is, such as github:repo/`,
+		want: `scopes.yaml:7: scope git.issues.read: resource "{repo}" must begin with a kind and a colon, such as github:repo/`,
 	},
 	{
 		name: "open brace", old: "resource: mail:all", with: "resource: 'mail:{x'",
-		want: `scopes.yaml:41: scope mail.read: resource "mail:{x" has a { without its }`,
+		want: `scopes.yaml:41: scope mail.read: resource "mail:{x" has a { without a }`,
 	},
 	{
 		name: "adjacent placeholders", old: "pay:{currency}/{cents}", with: "pay:{currency}{cents}",
-		want: `scopes.yaml:35: scope pay.refund: resource "pay:{currency}{cents}" has {currency}{cents} with nothing between them; put a separator there`,
+		want: `scopes.yaml:35: scope pay.refund: resource "pay:{currency}{cents}" has {currency}{cents} with nothing between them; put a separator between them`,
 	},
 	{
 		name: "parameter type", old: "{type: bool}", with: "{type: float}",
@@ -226,7 +226,7 @@ var mistakes = []mistake{
 	},
 	{
 		name: "parameter name of Cedar's", old: "urgent: {", with: "in: {",
-		want: `scopes.yaml:34: scope pay.refund: parameter name "in" must be lower-case letters, digits and _, at most 50, and no word of Cedar's own`,
+		want: `scopes.yaml:34: scope pay.refund: parameter name "in" must be lower-case letters, digits and _, at most 50, and not a reserved word of Cedar`,
 	},
 	{
 		name: "key of another type", old: "{type: bool}", with: "{type: bool, min: 1}",
@@ -254,7 +254,7 @@ var mistakes = []mistake{
 	},
 	{
 		name: "enum with a list separator", old: "[EUR, USD]", with: "['EUR,USD']",
-		want: `scopes.yaml:33: scope pay.refund: params.currency.values: "EUR,USD" may hold letters, digits and . _ - / : @ only`,
+		want: `scopes.yaml:33: scope pay.refund: params.currency.values: "EUR,USD" may contain only letters, digits and . _ - / : @`,
 	},
 	{
 		name: "enum of nothing", old: "[EUR, USD]", with: "[]",
@@ -287,7 +287,7 @@ var mistakes = []mistake{
 	{
 		name: "more than an ask may hold", old: "      repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+', max_length: 40}\n    resource: git:repo/{repo}\n    ttl: {default: 5m, max: 15m}\n    credential",
 		with: "      repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+', max_length: 1000}\n      a: {type: string, pattern: 'a', max_length: 1000}\n      b: {type: string, pattern: 'a', max_length: 1000}\n      c: {type: string, pattern: 'a', max_length: 1000}\n      d: {type: string, pattern: 'a', max_length: 100}\n    resource: git:repo/{repo}\n    ttl: {default: 5m, max: 15m}\n    credential",
-		want: "scopes.yaml:6: scope git.issues.read: params: the longest values come to 4108 bytes; an ask may have 4096: lower max_length",
+		want: "scopes.yaml:6: scope git.issues.read: params: the longest values add up to 4108 bytes, and a request may have 4096; lower max_length",
 	},
 	{
 		name: "max_length", old: "max_length: 40", with: "max_length: 1001",
@@ -307,7 +307,7 @@ var mistakes = []mistake{
 	},
 	{
 		name: "no scopes key", old: "scopes:\n", with: "scope:\n",
-		want: "scopes.yaml:1: file: unknown key \"scope\"; the keys are scopes\nscopes.yaml:1: scopes is missing; list the scopes below it",
+		want: "scopes.yaml:1: file: unknown key \"scope\"; the keys are scopes\nscopes.yaml:1: scopes is missing; list the scopes under it",
 	},
 	{
 		name: "alias", old: "title: Read mail", with: "title: &t Read mail",
@@ -323,7 +323,7 @@ var mistakes = []mistake{
 	},
 	{
 		name: "second document", old: "  - name: mail.read", with: "---\nscopes:\n  - name: mail.read",
-		want: "scopes.yaml: not valid YAML: one document per file; move what follows --- to a file of its own",
+		want: "scopes.yaml: not valid YAML: one document per file; move the part after --- to another file",
 	},
 }
 
@@ -352,15 +352,15 @@ func TestLoadRefusesPolicies(t *testing.T) {
 	tests := []struct{ name, policy, want string }{
 		{
 			"typo in an action", `@id("a") permit (principal, action == Action::"git.issue.read", resource);`,
-			`p.cedar:1: policy a: Action::"git.issue.read" is no scope and no group of scopes; did you mean git.issues.read?`,
+			`p.cedar:1: policy a: Action::"git.issue.read" is neither a scope nor a group of scopes; did you mean git.issues.read?`,
 		},
 		{
 			"action from nowhere", `@id("a") permit (principal, action in [Action::"kubernetes.pods"], resource);`,
-			`p.cedar:1: policy a: Action::"kubernetes.pods" is no scope and no group of scopes; use the name of a scope, a group such as github.*, or authority:read`,
+			`p.cedar:1: policy a: Action::"kubernetes.pods" is neither a scope nor a group of scopes; use the name of a scope, a group such as github.*, or authority:read`,
 		},
 		{
 			"typo in an action in a condition", `@id("a") permit (principal, action, resource) when { action in Action::"git.issue.*" };`,
-			`p.cedar:1: policy a: Action::"git.issue.*" is no scope and no group of scopes; did you mean git.issues.*?`,
+			`p.cedar:1: policy a: Action::"git.issue.*" is neither a scope nor a group of scopes; did you mean git.issues.*?`,
 		},
 		{
 			"group by equality", `@id("a") forbid (principal, action == Action::"git.*", resource);`,
@@ -398,7 +398,7 @@ func TestLoadRefusesPolicies(t *testing.T) {
 		},
 		{
 			"resource that no scope has", `@id("a") forbid (principal, action, resource == Resource::"gut:repo/acme/api");`,
-			`p.cedar:1: policy a: Resource::"gut:repo/acme/api" is a resource that no scope can have; compare it with the resource: templates`,
+			`p.cedar:1: policy a: Resource::"gut:repo/acme/api" is a resource that no scope can produce; compare it with the resource: templates`,
 		},
 		{
 			"trust domain as an ID", `@id("a") permit (principal in TrustDomain::"spiffe://td.example", action, resource);`,
@@ -469,7 +469,7 @@ b.yaml:2: scope a.b: resource is missing
 b.yaml:2: scope a.b: ttl is missing
 b.yaml:2: scope a.b: credential is missing
 b.yaml:2: scope a.b: title must be text; put it in quotes
-notes.txt: is neither scopes (.yaml, .yml) nor policies (.cedar); rename or remove it`
+notes.txt: is neither a scope file (.yaml, .yml) nor a policy file (.cedar); rename or remove it`
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("message (-want +got):\n%s", diff)
 	}
@@ -483,9 +483,9 @@ func TestLoadRefusesFiles(t *testing.T) {
 		want  string
 	}{
 		{"none", nil, "the catalogue has no scopes; add a .yaml file with scopes:\nthe catalogue has no policies, so nothing would be permitted; add a .cedar file"},
-		{"twice", append(good, good[0]), "scopes.yaml: is given twice"},
-		{"line break in a name", append(good, file("a\nb.yaml", "")), `file name "a\nb.yaml" must be letters, digits, . _ - and / only, with no part that begins with a dot`},
-		{"parent folder", append(good, file("../a.yaml", "")), `file name "../a.yaml" must be letters, digits, . _ - and / only, with no part that begins with a dot`},
+		{"twice", append(good, good[0]), "scopes.yaml: is listed twice"},
+		{"line break in a name", append(good, file("a\nb.yaml", "")), `file name "a\nb.yaml" may contain only letters, digits and . _ - /, and no part may begin with a dot`},
+		{"parent folder", append(good, file("../a.yaml", "")), `file name "../a.yaml" may contain only letters, digits and . _ - /, and no part may begin with a dot`},
 		{"large scopes", append(good, file("a.yaml", strings.Repeat("#", scopes.MaxScopeFile+1))), "a.yaml: is larger than 1024 KiB; split it"},
 		{"large policies", append(good, file("a.cedar", strings.Repeat("/", scopes.MaxPolicyFile+1))), "a.cedar: is larger than 64 KiB; split it"},
 		{"many", slices.Repeat(good, scopes.MaxFiles), "512 files are too many; at most 256"},

@@ -22,7 +22,7 @@ func (r *reader) params(n *yaml.Node, patterns map[string]*regexp.Regexp) map[st
 	total := 0
 	for name, def := range entries {
 		if !paramSyntax.MatchString(name) || slices.Contains(cedarWords, name) {
-			r.at(def, "parameter name %q must be lower-case letters, digits and _, at most 50, and no word of Cedar's own", name)
+			r.at(def, "parameter name %q must be lower-case letters, digits and _, at most 50, and not a reserved word of Cedar", name)
 			continue
 		}
 		p, pattern := r.param(def, "params."+name)
@@ -33,7 +33,7 @@ func (r *reader) params(n *yaml.Node, patterns map[string]*regexp.Regexp) map[st
 		total += len(name) + p.widest()
 	}
 	if total > maxParamBytes {
-		r.at(n, "params: the longest values come to %d bytes; an ask may have %d: lower max_length", total, maxParamBytes)
+		r.at(n, "params: the longest values add up to %d bytes, and a request may have %d; lower max_length", total, maxParamBytes)
 	}
 	return out
 }

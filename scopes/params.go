@@ -34,7 +34,7 @@ func baseline(s string) string {
 		return "must not be empty"
 	}
 	if !baselineSyntax.MatchString(s) {
-		return "may hold letters, digits and . _ - / : @ only"
+		return "may contain only letters, digits and . _ - / : @"
 	}
 	// A command would take a leading dash for an option.
 	if s[0] == '-' {
@@ -42,7 +42,7 @@ func baseline(s string) string {
 	}
 	for segment := range strings.SplitSeq(s, "/") {
 		if segment == "" || dotSegment(segment) {
-			return "must not hold an empty, . or .. segment between slashes"
+			return "must not contain an empty, . or .. segment"
 		}
 	}
 	return ""
@@ -61,7 +61,7 @@ func boundParams(raw map[string]any) error {
 		}
 	}
 	if total > maxParamBytes {
-		return invalid("params", "must not exceed %d bytes in all", maxParamBytes)
+		return invalid("params", "must not exceed %d bytes in total", maxParamBytes)
 	}
 	return nil
 }
@@ -72,7 +72,7 @@ func flat(raw map[string]any) error {
 		switch value.(type) {
 		case string, json.Number, bool, float64, int64, int:
 		default:
-			return invalid("params", "must be texts, numbers, true or false each")
+			return invalid("params", "must be strings, numbers or booleans")
 		}
 	}
 	return nil
@@ -149,7 +149,7 @@ func (p Param) canonical(value any, pattern *regexp.Regexp) (any, string) {
 		}
 		return b, ""
 	default:
-		return nil, "has a type that is not known"
+		return nil, "has an unknown type"
 	}
 }
 

@@ -151,7 +151,7 @@ func TestResourceHasOneReading(t *testing.T) {
 	c := anything(t)
 	for _, pair := range [][2]string{{"x--y", "z"}, {"x-", "y"}, {"x--", "y"}} {
 		_, err := ask(t, c, "any.pair", map[string]any{"a": pair[0], "b": pair[1]})
-		if want := `params.a must not hold "--", which separates it from b in the resource`; err == nil || err.Error() != want {
+		if want := `params.a must not contain "--", which separates it from b in the resource`; err == nil || err.Error() != want {
 			t.Errorf("%v: got %v, want %s", pair, err, want)
 		}
 	}
@@ -167,7 +167,7 @@ func TestResourceHasALongestName(t *testing.T) {
 		value[i] = 'a'
 	}
 	_, err := ask(t, anything(t), "any.thing", map[string]any{"value": string(value)})
-	if want := "params.value makes a resource that is longer than 1000 bytes"; err == nil || err.Error() != want {
+	if want := "params.value produces a resource that is longer than 1000 bytes"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

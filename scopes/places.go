@@ -24,7 +24,7 @@ const maxDNSName = 253
 // reserved lists Vault's own paths, for its configuration and its logins. No scope's credential may use them.
 var reserved = []string{"sys", "auth", "identity", "cubbyhole"}
 
-const pathHeadWhy = "must begin with where an engine is mounted, without a slash before it, and go on below that, such as secret/data/app"
+const pathHeadWhy = "must begin with the mount path of an engine, without a leading slash, and continue below it, such as secret/data/app"
 
 var (
 	pathPlace = place{
@@ -66,7 +66,7 @@ func refuseSegments(path string) string {
 
 func refusePath(path string) string {
 	if mount, _, _ := strings.Cut(path, "/"); slices.Contains(reserved, mount) {
-		return "is below " + mount + "/, which belongs to Vault itself"
+		return "is below " + mount + "/, which Vault reserves"
 	}
 	return refuseSegments(path)
 }
@@ -74,7 +74,7 @@ func refusePath(path string) string {
 func refuseRule(path string) string {
 	plain := strings.TrimSuffix(strings.TrimSuffix(path, "*"), "/")
 	if strings.Contains(plain, "*") {
-		return "has a * that is not at its end"
+		return "has a * that is not at the end"
 	}
 	for segment := range strings.SplitSeq(plain, "/") {
 		if strings.Contains(segment, "+") && segment != "+" {
@@ -97,7 +97,7 @@ func refuseDNS(name string) string {
 	labels := strings.Split(name, ".")
 	for _, label := range labels {
 		if !labelSyntax.MatchString(label) {
-			return "has a part between dots that is not 1 to 63 letters, digits and - (but not at an end)"
+			return "has a label that is not 1 to 63 letters, digits and inner dashes"
 		}
 	}
 	// No top-level domain is a number: such a name would be read as an IP address.
@@ -109,7 +109,7 @@ func refuseDNS(name string) string {
 
 func refusePrincipal(name string) string {
 	if !userSyntax.MatchString(name) {
-		return "is not a user's name: a lower-case letter or _, then letters, digits, _ and -, at most 64"
+		return "is not a user name: a lower-case letter or _, then letters, digits, _ and -, at most 64"
 	}
 	return ""
 }

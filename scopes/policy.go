@@ -110,7 +110,7 @@ func (c *Catalogue) refuseLiteral(uid cedar.EntityUID, schema *schema) string {
 	case typeSandbox, typePath:
 		parsed, err := spiffeid.FromString(id)
 		if err != nil || parsed.String() != id || parsed.Path() == "" || len(id) > maxSPIFFEID {
-			return uid.String() + " is not a SPIFFE ID with a path; write it as spiffe://trust-domain/path, without a slash at the end"
+			return uid.String() + " is not a SPIFFE ID with a path; write it as spiffe://trust-domain/path, without a trailing slash"
 		}
 	case typeTrustDomain:
 		parsed, err := spiffeid.TrustDomainFromString(id)
@@ -119,11 +119,11 @@ func (c *Catalogue) refuseLiteral(uid cedar.EntityUID, schema *schema) string {
 		}
 	case typeAction:
 		if !schema.actions[id] {
-			return uid.String() + " is no scope and no group of scopes" + didYouMean(id, schema.actions)
+			return uid.String() + " is neither a scope nor a group of scopes" + didYouMean(id, schema.actions)
 		}
 	case typeResource:
 		if !slices.ContainsFunc(c.names, func(name string) bool { return c.scopes[name].shape.MatchString(id) }) {
-			return uid.String() + " is a resource that no scope can have; compare it with the resource: templates"
+			return uid.String() + " is a resource that no scope can produce; compare it with the resource: templates"
 		}
 	}
 	return ""

@@ -14,7 +14,7 @@ var (
 // resourcePlace defines what the resource: of a scope may contain.
 var resourcePlace = place{
 	name: "resource", literal: literalSyntax, chars: "letters, digits and : / . _ -",
-	head: kindSyntax, headWhy: "must begin with what kind of thing it is, such as github:repo/",
+	head: kindSyntax, headWhy: "must begin with a kind and a colon, such as github:repo/",
 	whole: refuseDots,
 }
 

@@ -67,7 +67,7 @@ func (r *Router) Find(call Call, given map[string]any) (route Route, why string)
 		for _, pattern := range rule.Paths {
 			params, missing := r.read(pattern, path, given)
 			if missing != "" {
-				why = "the path does not say the parameter " + missing + ", so whoever runs the gateway has to"
+				why = "the path does not contain the parameter " + missing + ", so the operator of the gateway must set it"
 				continue
 			}
 			one := Egress{Hosts: rule.Hosts, Methods: rule.Methods, Paths: []string{pattern}}

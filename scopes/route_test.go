@@ -56,11 +56,11 @@ func TestRoutes(t *testing.T) {
 		},
 		{
 			name: "said nowhere", call: scopes.Call{Method: "GET", Host: "api.github.com", Path: "/repos/acme/api/pulls"},
-			why: "the path does not say the parameter n, so whoever runs the gateway has to",
+			why: "the path does not contain the parameter n, so the operator of the gateway must set it",
 		},
 		{
 			name: "another than was given", call: scopes.Call{Method: "POST", Host: "api.github.com", Path: "/repos/acme/web/x/1"}, given: map[string]any{"repo": "acme/api"},
-			why: "no egress rule for this host and method has this path with the parameters of the token; they have /repos/{repo}/*/{n}",
+			why: "no egress rule for this host and method matches this path with the parameters of the token; the rules allow /repos/{repo}/*/{n}",
 		},
 		{
 			name: "out of the folder", call: scopes.Call{Method: "GET", Host: "api.github.com", Path: "/repos/acme/api/issues/7/.."},
@@ -68,11 +68,11 @@ func TestRoutes(t *testing.T) {
 		},
 		{
 			name: "another method", call: scopes.Call{Method: "DELETE", Host: "api.github.com", Path: "/repos/acme/api/issues/7"},
-			why: "no egress rule for this host has this method; they have GET, POST",
+			why: "no egress rule for this host allows this method; the rules allow GET, POST",
 		},
 		{
 			name: "another host", call: scopes.Call{Method: "GET", Host: "api.github.com:8443", Path: "/repos/acme/api/issues/7"},
-			why: "no egress rule is for this host; there are some for api.github.com",
+			why: "no egress rule covers this host; the rules cover api.github.com",
 		},
 	} {
 		got, why := r.Find(tc.call, tc.given)

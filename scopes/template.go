@@ -39,7 +39,7 @@ func parseTemplate(s string, at *place) (template, error) {
 	for {
 		literal, after, found := strings.Cut(rest, "{")
 		if !at.literal.MatchString(literal) {
-			return t, fmt.Errorf("may hold %s besides {param}", at.chars)
+			return t, fmt.Errorf("may contain only {param} and %s", at.chars)
 		}
 		t.literals = append(t.literals, literal)
 		if !found {
@@ -47,10 +47,10 @@ func parseTemplate(s string, at *place) (template, error) {
 		}
 		name, after, closed := strings.Cut(after, "}")
 		if !closed {
-			return t, fmt.Errorf("has a { without its }")
+			return t, fmt.Errorf("has a { without a }")
 		}
 		if !paramSyntax.MatchString(name) {
-			return t, fmt.Errorf("has {%s}, and in braces there may be the name of a parameter only", name)
+			return t, fmt.Errorf("has {%s}, but braces may contain only the name of a parameter", name)
 		}
 		t.names = append(t.names, name)
 		rest = after
@@ -63,7 +63,7 @@ func (t template) check() error {
 	}
 	for i := 1; i < len(t.names); i++ {
 		if t.literals[i] == "" {
-			return fmt.Errorf("has {%s}{%s} with nothing between them; put a separator there", t.names[i-1], t.names[i])
+			return fmt.Errorf("has {%s}{%s} with nothing between them; put a separator between them", t.names[i-1], t.names[i])
 		}
 	}
 	sample := strings.Join(t.literals, "x")
@@ -88,7 +88,7 @@ func (t template) render(values map[string]any) (string, *InvalidAsk) {
 		// The separator after a value must not occur in it, or {a}/{b} could be read in two ways.
 		last := i == len(t.names)-1
 		if !last && strings.Index(value+next, next) != len(value) {
-			return "", invalid("params."+name, "must not hold %q, which separates it from %s in the %s", next, t.names[i+1], t.at.name)
+			return "", invalid("params."+name, "must not contain %q, which separates it from %s in the %s", next, t.names[i+1], t.at.name)
 		}
 		b.WriteString(value)
 		b.WriteString(next)
@@ -105,9 +105,9 @@ func (t template) render(values map[string]any) (string, *InvalidAsk) {
 // refuse names the parameter that made the text invalid, or all of them if there are several.
 func (t template) refuse(why string) *InvalidAsk {
 	if len(t.names) == 1 {
-		return invalid("params."+t.names[0], "makes a %s that %s", t.at.name, why)
+		return invalid("params."+t.names[0], "produces a %s that %s", t.at.name, why)
 	}
-	return invalid("params", "make a %s that %s", t.at.name, why)
+	return invalid("params", "produce a %s that %s", t.at.name, why)
 }
 
 // uses returns what is wrong with the parameters that a template names, or "".

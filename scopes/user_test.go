@@ -56,7 +56,7 @@ func TestThePersonsTokenBoundsTheTTL(t *testing.T) {
 	if diff := cmp.Diff(want, d.Clamps); err != nil || diff != "" || d.TTL != 2*time.Minute {
 		t.Errorf("got %s, %v; clamps (-want +got):\n%s", d.TTL, err, diff)
 	}
-	if text := "from 15m to 2m, what is left of the ID token of the person."; !strings.Contains(d.Explanation, text) {
+	if text := "from 15m to 2m, the remaining lifetime of the person's ID token."; !strings.Contains(d.Explanation, text) {
 		t.Errorf("got %q, want it to say %q", d.Explanation, text)
 	}
 	over := behalf("ann", "sre")

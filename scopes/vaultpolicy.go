@@ -203,7 +203,7 @@ func (c *credentialReader) rule(n *yaml.Node, what string) {
 	text, t := c.template(fields["path"], what+".path", &rulePlace, c.params)
 	for _, name := range t.names {
 		if c.params[name].Type == ParamString {
-			c.at(fields["path"], "%s.path has {%s}, a string; the token leaves Brevet, so that its paths may have enum, int and bool parameters only", what, name)
+			c.at(fields["path"], "%s.path has {%s}, a string; the paths of a token may contain only enum, int and bool parameters", what, name)
 		}
 	}
 	// agents/{agent}* would match every agent whose name starts with the same text.
@@ -230,7 +230,7 @@ func (c *credentialReader) capabilities(n *yaml.Node, what string) []string {
 			continue
 		}
 		if !slices.Contains(capabilities, text) {
-			c.at(item, "%s: %q cannot be given; choose %s", what, text, either(capabilities))
+			c.at(item, "%s: %q is not allowed; choose %s", what, text, either(capabilities))
 		}
 		if slices.Contains(out, text) {
 			c.at(item, "%s: %s is listed twice", what, text)
@@ -271,7 +271,7 @@ func (r *reader) checkTokenPolicies(n *yaml.Node, d *definition) {
 			return
 		}
 		if other, taken := texts[p.Name]; taken && other != p.Text {
-			r.at(n, "credential.policy: two of its policies come to the name %s; add a path or take one away", p.Name)
+			r.at(n, "credential.policy: two of its policies have the same name %s; add or remove a path", p.Name)
 			return
 		}
 		texts[p.Name] = p.Text

@@ -127,7 +127,7 @@ func TestTokenRulesOfOnePathAreMerged(t *testing.T) {
 	// Values that could be read in two ways are refused at load time, where the admin sees it.
 	files := oneScope("{kind: vault-token, policy: [{path: 'a/{env}-{yes}', capabilities: [read]}]}")
 	files[0].Data = []byte(strings.Replace(string(files[0].Data), "[dev, prod]", "[dev, pre-prod]", 1))
-	want := `s.yaml:15: scope one.scope: credential.policy: params.env must not hold "-", which separates it from yes in the path`
+	want := `s.yaml:15: scope one.scope: credential.policy: params.env must not contain "-", which separates it from yes in the path`
 	if got := refusal(t, files...); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

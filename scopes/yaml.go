@@ -38,7 +38,7 @@ func (r *reader) parseYAML(data []byte) *yaml.Node {
 		return nil
 	}
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) != 1 {
-		r.problems.add(r.file, 0, "holds no YAML document; begin it with %s:", r.top)
+		r.problems.add(r.file, 0, "contains no YAML document; begin it with %s:", r.top)
 		return nil
 	}
 	before := len(*r.problems)
@@ -73,7 +73,7 @@ func (r *reader) syntax(err error) {
 func (r *reader) documentAdvice(message string) string {
 	switch {
 	case strings.Contains(message, "found multiple"):
-		return "one document per file; move what follows --- to a file of its own"
+		return "one document per file; move the part after --- to another file"
 	case strings.Contains(message, "no documents"):
 		return "the file is empty; begin it with " + r.top + ":"
 	default:
@@ -131,7 +131,7 @@ func (r *reader) entries(n *yaml.Node, what string) map[string]*yaml.Node {
 			continue
 		}
 		if _, dup := out[key.Value]; dup {
-			r.at(key, "%s: key %q is given twice; remove one", what, key.Value)
+			r.at(key, "%s: key %q is listed twice; remove one", what, key.Value)
 			continue
 		}
 		out[key.Value] = value

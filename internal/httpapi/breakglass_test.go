@@ -106,7 +106,7 @@ func TestTwoPeopleBreakTheGlass(t *testing.T) {
 		}
 		listed = append(listed, one)
 	}
-	if len(listed) != 1 || listed[0].ID != got.Token.ID || listed[0].Approves != id || !strings.Contains(listed[0].Explanation, "The glass was broken") {
+	if len(listed) != 1 || listed[0].ID != got.Token.ID || listed[0].Approves != id || !strings.Contains(listed[0].Explanation, "after approval by the break-glass group") {
 		t.Errorf("got %+v, want what was issued by breaking the glass", listed)
 	}
 	s.DB.Check(t)

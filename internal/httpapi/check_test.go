@@ -213,7 +213,7 @@ func TestCheckKeepsOut(t *testing.T) {
 	inside := "Bearer " + token(t, c, client.Ask{Scope: "git.issues.inside", Task: "triage-1"}).Secret.Reveal()
 	plain := "Bearer " + token(t, c, readIssues).Secret.Reveal()
 	spoiled := plain[:len(plain)-6] + "AAAAAA"
-	const paths = "no egress rule for this host and method has this path with the parameters of the token; they have /repos/{repo}/issues, /repos/{repo}/issues/*"
+	const paths = "no egress rule for this host and method matches this path with the parameters of the token; the rules allow /repos/{repo}/issues, /repos/{repo}/issues/*"
 	for _, tc := range []struct {
 		name         string
 		call         held
@@ -226,13 +226,13 @@ func TestCheckKeepsOut(t *testing.T) {
 		{"an SVID", held{token: "Bearer " + s.JWT(t, agent)}, 401, "invalid_token", "token_malformed", "The token is not an access token of this issuer."},
 		{"another signature", held{token: spoiled}, 401, "invalid_token", "token_signature", "The token is not an access token of this issuer."},
 		{"two tokens", held{token: plain, more: []string{"Authorization: " + plain}}, 401, "invalid_token", "authorization_malformed", "The Authorization header must be Bearer or DPoP, followed by one token."},
-		{"another method", held{token: plain, method: "DELETE"}, 403, "insufficient_scope", "egress", "no egress rule for this host has this method; they have GET"},
-		{"another host", held{token: plain, host: "git.test"}, 403, "insufficient_scope", "egress", "no egress rule is for this host; there are some for api.git.test"},
+		{"another method", held{token: plain, method: "DELETE"}, 403, "insufficient_scope", "egress", "no egress rule for this host allows this method; the rules allow GET"},
+		{"another host", held{token: plain, host: "git.test"}, 403, "insufficient_scope", "egress", "no egress rule covers this host; the rules cover api.git.test"},
 		{"another repository", held{token: plain, target: "/repos/acme/web/issues"}, 403, "insufficient_scope", "egress", paths},
 		{"a way up", held{token: plain, target: "/repos/acme/api/issues/.."}, 403, "insufficient_scope", "egress", "the path has a . or .. segment"},
 		{"an escaped slash", held{token: plain, target: "/repos/acme%2fapi/issues"}, 403, "insufficient_scope", "egress", "the path has an escaped control character, slash, backslash, percent sign, question mark, hash or semicolon"},
 		{"two slashes", held{token: plain, target: "//repos/acme/api/issues"}, 403, "insufficient_scope", "egress", "the path has an empty segment"},
-		{"no rules", held{token: inside}, 403, "insufficient_scope", "egress", "the scope has no egress rules, so its tokens pass no gateway"},
+		{"no rules", held{token: inside}, 403, "insufficient_scope", "egress", "the scope has no egress rules, so no gateway accepts its tokens"},
 		{"a bound token without a certificate", held{token: bound, target: "/issues"}, 401, "invalid_token", "token_binding", "The token is bound to a key that the caller did not prove."},
 		{"a bound token with another's certificate", held{token: bound, target: "/issues", caller: stranger}, 401, "invalid_token", "token_binding", "The token is bound to a key that the caller did not prove."},
 		{"a bound token with the gateway's certificate", held{token: bound, target: "/issues", caller: s.X509(t, gateway)}, 401, "invalid_token", "token_binding", "The token is bound to a key that the caller did not prove."},
