@@ -82,8 +82,9 @@ func ReadExamples(files []File) ([]Example, error) {
 		for _, e := range readExamples(f, &problems) {
 			if twin, twice := first[e.Name]; twice {
 				problems.add(e.File, e.Line, "example %q is defined twice; the first is at %s:%d", e.Name, twin.File, twin.Line)
+			} else {
+				first[e.Name] = e
 			}
-			first[e.Name] = e
 			out = append(out, e)
 		}
 	}

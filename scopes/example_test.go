@@ -101,6 +101,11 @@ func TestReadExamplesRefuses(t *testing.T) {
 		{"day for a time", "want: allow", "at: 2030-01-01\n    want: allow", `a.test.yaml:5: example "one": at must be a time such as 2030-01-01T12:00:00Z`},
 		{"word for a truth", "want: allow", "approved: maybe\n    want: allow", `a.test.yaml:5: example "one": approved must be true or false`},
 		{"the same name", "    want: allow\n", "    want: allow\n" + strings.TrimPrefix(good, "examples:\n"), `a.test.yaml:6: example "one" is defined twice; the first is at a.test.yaml:2`},
+		{
+			"the same name three times", "    want: allow\n", "    want: allow\n" + strings.Repeat(strings.TrimPrefix(good, "examples:\n"), 2),
+			`a.test.yaml:6: example "one" is defined twice; the first is at a.test.yaml:2` + "\n" +
+				`a.test.yaml:10: example "one" is defined twice; the first is at a.test.yaml:2`,
+		},
 		{"alias", "name: one", "name: &n one", "a.test.yaml:2: anchors and aliases are not allowed; write the value out"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

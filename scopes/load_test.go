@@ -418,6 +418,11 @@ func TestLoadRefusesPolicies(t *testing.T) {
 			"two of one id", "@id(\"a\") permit (principal, action, resource);\n@id(\"a\") forbid (principal, action, resource);",
 			`p.cedar:2: policy @id "a" is used twice; the first is at p.cedar:1`,
 		},
+		{
+			"three of one id",
+			"@id(\"a\") permit (principal, action, resource);\n@id(\"a\") forbid (principal, action, resource);\n@id(\"a\") forbid (principal, action, resource);",
+			"p.cedar:2: policy @id \"a\" is used twice; the first is at p.cedar:1\np.cedar:3: policy @id \"a\" is used twice; the first is at p.cedar:1",
+		},
 		{"syntax", "@id(\"a\")\npermit (principal, action);", `p.cedar:2: not a Cedar policy: ";": exact got ) want ,`},
 		{"bad UTF-8", "@id(\"a\") permit (principal, action, resource) when { context.task == \"\xff\" };", "p.cedar:1: not a Cedar policy: invalid UTF-8 encoding"},
 		{"none at all", "// nothing here\n", "the catalogue has no policies, so nothing would be permitted; add a .cedar file"},

@@ -60,10 +60,13 @@ func readPolicies(f File, problems *Problems) policies {
 // sort orders the policies by id and reports duplicate ids.
 func (ps policies) sort(problems *Problems) {
 	slices.SortStableFunc(ps, func(a, b policy) int { return strings.Compare(a.id, b.id) })
+	first := 0
 	for i := 1; i < len(ps); i++ {
-		if first := ps[i-1]; first.id == ps[i].id {
-			problems.add(ps[i].file, ps[i].line, "policy @id %q is used twice; the first is at %s:%d", ps[i].id, first.file, first.line)
+		if ps[i].id != ps[first].id {
+			first = i
+			continue
 		}
+		problems.add(ps[i].file, ps[i].line, "policy @id %q is used twice; the first is at %s:%d", ps[i].id, ps[first].file, ps[first].line)
 	}
 }
 
