@@ -59,7 +59,11 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress to two databases in one", old: mailJWT, with: withLogins("{hosts: ['db.example:5432'], databases: ['mail host=evil']}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].databases[0] "mail host=evil" must match ^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$, in at most 100 bytes`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].databases[0] "mail host=evil" must match ^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$`,
+	},
+	{
+		name: "egress to a database with a long name", old: mailJWT, with: withLogins("{hosts: ['db.example:5432'], databases: [" + strings.Repeat("a", 64) + "]}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].databases[0] "` + strings.Repeat("a", 64) + `" must match ^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$`,
 	},
 	{
 		name: "egress of a key that is not sent", old: mailJWT, with: withSend(""),
@@ -87,7 +91,7 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress as a user with a colon", old: mailJWT, with: withSend(", send: {as: basic, user: 'a:b', field: key}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].send.user "a:b" must match ^[A-Za-z0-9._@+-]{1,100}$, in at most 100 bytes`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].send.user "a:b" must match ^[A-Za-z0-9._@+-]{1,100}$`,
 	},
 	{
 		name: "egress by the host", old: mailJWT, with: withSend(", send: {as: header, name: host, field: key}"),
@@ -95,7 +99,11 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress by two headers", old: mailJWT, with: withSend(`, send: {as: header, name: "x-key: a\r\nx-user", field: key}`),
-		want: `scopes.yaml:44: scope mail.read: egress[0].send.name "x-key: a\r\nx-user" must match ^[a-z0-9]+(-[a-z0-9]+)*$, in at most 100 bytes`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].send.name "x-key: a\r\nx-user" must match ^[a-z0-9]+(-[a-z0-9]+)*$`,
+	},
+	{
+		name: "egress by a long header", old: mailJWT, with: withSend(", send: {as: header, name: " + strings.Repeat("a", 101) + ", field: key}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].send.name "` + strings.Repeat("a", 101) + `" is longer than 100 bytes`,
 	},
 	{
 		name: "egress of a member of a token", old: "bind: mtls}\n", with: "bind: none}\n    egress: [{hosts: [mail.example], methods: [GET], paths: [/in], send: {as: bearer, field: key}}]\n",
@@ -115,7 +123,7 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress that is signed for anything", old: mailJWT, with: withSend(", send: {as: aws, service: s3, region: '*'}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].send.region "*" must match ^[a-z0-9]+(-[a-z0-9]+)*$, in at most 100 bytes`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].send.region "*" must match ^[a-z0-9]+(-[a-z0-9]+)*$`,
 	},
 	{
 		name: "egress that is signed by one member", old: mailJWT, with: withSend(", send: {as: aws, service: s3, region: eu-central-1, field: key}"),

@@ -185,8 +185,12 @@ func (r *reader) sendText(n *yaml.Node, what string, syntax *regexp.Regexp) stri
 		return ""
 	}
 	text, ok := r.text(n, what)
-	if ok && (len(text) > maxSendText || !syntax.MatchString(text)) {
-		r.at(n, "%s %q must match %s, in at most %d bytes", what, text, syntax, maxSendText)
+	switch {
+	case !ok:
+	case !syntax.MatchString(text):
+		r.at(n, "%s %q must match %s", what, text, syntax)
+	case len(text) > maxSendText:
+		r.at(n, "%s %q is longer than %d bytes", what, text, maxSendText)
 	}
 	return text
 }
