@@ -64,7 +64,7 @@ func opens(by *scopes.Catalogue, p Passage) error {
 	}
 	scope, ok := by.Scope(p.Token.Scope)
 	if !ok || scope.Credential.Kind != scopes.KindJWT || scope.Credential.Audience != p.Token.Audience {
-		return &NotOpened{Why: "the scope of the token is not in the catalogue any more, or is for another audience"}
+		return &NotOpened{Why: "the scope of the token is no longer in the catalogue, or has another audience"}
 	}
 	if ok, why := scopes.Allowed(scope.Egress, p.Token.Details[0].Params, p.Call); !ok {
 		return &NotOpened{Why: why}

@@ -62,7 +62,7 @@ func (b *Broker) stopAll(ctx context.Context, sel Selector, reach Reach, e endin
 	for page := (LivePage{Limit: endPage, Before: e.before}); ; {
 		held, err := b.cfg.Live.Live(ctx, sel, reach, page)
 		if err != nil {
-			return nil, nil, fmt.Errorf("finding what is alive: %w", err)
+			return nil, nil, fmt.Errorf("listing live credentials: %w", err)
 		}
 		over, left, err := b.stop(ctx, held, e)
 		if err != nil {
@@ -82,7 +82,7 @@ func (b *Broker) end(ctx context.Context, held []LiveCredential, e ending) bool 
 	ctx = context.WithoutCancel(ctx)
 	_, open, err := b.stop(ctx, held, e)
 	if err != nil {
-		b.cfg.Log.WarnContext(ctx, "end of credentials left to the sweeper", "cause", e.cause, "error", err)
+		b.cfg.Log.WarnContext(ctx, "revocation of credentials left to the sweeper", "cause", e.cause, "error", err)
 		return false
 	}
 	b.revokeAll(ctx, open, e.term)

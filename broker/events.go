@@ -155,7 +155,7 @@ func (b *Broker) watchInbox(ctx context.Context) {
 	defer tick.Stop()
 	for listeners := b.listeners.present(); len(listeners) > 0; listeners = b.listeners.present() {
 		if err := b.tellAll(ctx, listeners); err != nil {
-			b.cfg.Log.DebugContext(ctx, "approvers not told", "error", err)
+			b.cfg.Log.DebugContext(ctx, "approvers not notified", "error", err)
 		}
 		select {
 		case <-tick.C:
@@ -167,7 +167,7 @@ func (b *Broker) watchInbox(ctx context.Context) {
 func (b *Broker) tellAll(ctx context.Context, listeners []*Listener) error {
 	standing, err := b.cfg.Approvals.Standing(ctx, b.cfg.ApprovalPolicy.queriesOf(listeners))
 	if err != nil {
-		return fmt.Errorf("looking for what waits: %w", err)
+		return fmt.Errorf("listing pending requests: %w", err)
 	}
 	all, wanted := make([]change, len(listeners)), map[string]bool{}
 	for i, l := range listeners {
@@ -204,7 +204,7 @@ func (b *Broker) requestsOf(ctx context.Context, ids []string) (map[string]*Appr
 	for len(ids) > 0 {
 		views, err := b.cfg.Approvals.Views(ctx, ids)
 		if err != nil {
-			return nil, fmt.Errorf("reading what waits: %w", err)
+			return nil, fmt.Errorf("reading pending requests: %w", err)
 		}
 		if len(views) == 0 {
 			break

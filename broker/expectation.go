@@ -21,7 +21,7 @@ const (
 // Unexpected means that the grant would differ from what the caller expects. Nothing was decided.
 type Unexpected struct{ Field string } //nolint:errname // it reads as what the grant is
 
-func (u *Unexpected) Error() string { return "granted " + u.Field + " is not the expected one" }
+func (u *Unexpected) Error() string { return "granted " + u.Field + " differs from the expected one" }
 
 // check compares a decision with the expectation. It ignores denials, because they grant nothing.
 func (e Expectation) check(d scopes.Decision) error {

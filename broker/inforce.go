@@ -65,7 +65,7 @@ func loadKept(ctx context.Context, store Catalogues, digest string) (*scopes.Cat
 	}
 	catalogue, err := scopes.Load(files)
 	if err != nil {
-		return nil, fmt.Errorf("catalogue %s, which the ledger keeps, is none for this version of Brevet: %w", digest, err)
+		return nil, fmt.Errorf("catalogue %s in the ledger is not valid for this version of Brevet: %w", digest, err)
 	}
 	return catalogue, nil
 }
@@ -78,7 +78,7 @@ func keptFiles(ctx context.Context, store Catalogues, digest string) ([]scopes.F
 		return nil, err
 	}
 	if scopes.Digest(files) != digest {
-		return nil, fmt.Errorf("%w: the files of catalogue %s are not its own", ErrLedgerUnavailable, digest)
+		return nil, fmt.Errorf("%w: the files of catalogue %s do not match its digest", ErrLedgerUnavailable, digest)
 	}
 	return files, nil
 }

@@ -23,7 +23,7 @@ const (
 )
 
 var (
-	errLate        = fmt.Errorf("%w: it took too long", ErrVaultUnavailable)
+	errLate        = fmt.Errorf("%w: timed out", ErrVaultUnavailable)
 	errUndelivered = errors.New("the credential was not delivered")
 )
 
@@ -246,7 +246,7 @@ func (b *Broker) discard(ctx context.Context, rec Record, h VaultLease) {
 	defer cancel()
 	if h.Accessor != "" {
 		if err := b.cfg.Minter.Revoke(ctx, h); err != nil {
-			b.cfg.Log.WarnContext(ctx, "undelivered credential left to die", "issuance", rec.ID, "error", err)
+			b.cfg.Log.WarnContext(ctx, "undelivered credential not revoked: it expires unrenewed", "issuance", rec.ID, "error", err)
 			return
 		}
 	}
@@ -256,7 +256,7 @@ func (b *Broker) discard(ctx context.Context, rec Record, h VaultLease) {
 		return
 	}
 	if err := b.cfg.Ledger.RecordOutcome(ctx, finally(held[0], b.cfg.Now(), 0)); err != nil {
-		b.cfg.Log.WarnContext(ctx, "end of a credential left to the sweeper", "issuance", rec.ID, "error", err)
+		b.cfg.Log.WarnContext(ctx, "revocation of a credential left to the sweeper", "issuance", rec.ID, "error", err)
 	}
 }
 
@@ -276,7 +276,7 @@ func (b *Broker) renewLater(ctx context.Context, rec Record, minted Minted, err 
 	if err == nil {
 		return
 	}
-	b.cfg.Log.ErrorContext(ctx, "delivered credential not renewed: it dies early", "issuance", rec.ID, "error", err)
+	b.cfg.Log.ErrorContext(ctx, "delivered credential not renewed: it expires early", "issuance", rec.ID, "error", err)
 	if errors.Is(err, ErrMintMismatch) { // it was renewed for longer than granted
 		b.end(ctx, []LiveCredential{liveOf(rec, minted.VaultLease)}, ending{cause: CauseOverdue})
 	}

@@ -84,7 +84,7 @@ func (b *Broker) withdrawOfEndedTasks(ctx context.Context, task Task) error {
 func (b *Broker) Revoke(ctx context.Context, r Revocation) (Receipt, error) {
 	held, err := b.cfg.Live.Live(ctx, r.Target, r.Reach, LivePage{Limit: 1})
 	if err != nil {
-		return Receipt{}, fmt.Errorf("finding what is alive: %w", err)
+		return Receipt{}, fmt.Errorf("listing live credentials: %w", err)
 	}
 	if len(held) == 0 {
 		b.waitForReplicas(ctx) // another replica may have ended it and died before every replica knew
@@ -143,7 +143,7 @@ func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
 func (b *Broker) liftable(ctx context.Context, c Confinement) (Quarantine, error) {
 	standing, err := b.cfg.Live.Quarantines(ctx, Reach{All: true})
 	if err != nil {
-		return Quarantine{}, fmt.Errorf("looking for quarantines: %w", err)
+		return Quarantine{}, fmt.Errorf("listing quarantines: %w", err)
 	}
 	i := slices.IndexFunc(standing, func(q Quarantine) bool { return q.SPIFFEID == c.SPIFFEID })
 	if i < 0 || confinedByOthers(standing, c.Actor) {
@@ -166,7 +166,7 @@ func confinedByOthers(standing []Quarantine, actor Actor) bool {
 func (b *Broker) fulfil(ctx context.Context, q Quarantine, reach Reach) error {
 	_, err := b.endAll(ctx, Confined(q.SPIFFEID), reach, ending{cause: CauseQuarantined, actor: q.Actor, before: q.Index})
 	if err != nil {
-		return fmt.Errorf("carrying out a quarantine before it is lifted: %w", err)
+		return fmt.Errorf("completing a quarantine before lifting it: %w", err)
 	}
 	return nil
 }

@@ -69,7 +69,7 @@ type Limited struct { //nolint:errname // it reads as what happened to the reque
 }
 
 func (l *Limited) Error() string {
-	return fmt.Sprintf("%v: %s, for %d s", ErrLimited, l.Limit, l.Seconds())
+	return fmt.Sprintf("%v: %s, retry in %d s", ErrLimited, l.Limit, l.Seconds())
 }
 
 // Seconds is RetryAfter in whole seconds, rounded up, as responses state it.
@@ -96,22 +96,22 @@ func stoppedRecord(who attest.Identity, rec Record, cause error) (Record, error)
 	switch {
 	case errors.As(cause, &limited) && limited.Limit == WaitingLimit:
 		denied.Reason = scopes.ReasonLimited
-		denied.Explanation = fmt.Sprintf("%d requests of this sandbox wait for people already. Withdraw some, or wait for them to be decided.",
+		denied.Explanation = fmt.Sprintf("This sandbox already has %d pending requests. Withdraw some, or wait for decisions.",
 			WaitingLimit.Live)
 	case errors.As(cause, &limited) && limited.Limit == AskingLimit && d.Outcome == scopes.Pending:
 		denied.Reason = scopes.ReasonLimited
-		denied.Explanation = fmt.Sprintf("People are asked %s at most, whatever for, which leaves room again in %d s.",
+		denied.Explanation = fmt.Sprintf("Requests for approval are limited to %s. The next one is allowed in %d s.",
 			limited.Limit, limited.Seconds())
 	case errors.As(cause, &limited):
 		denied.Reason = scopes.ReasonLimited
-		denied.Explanation = fmt.Sprintf("%s is limited to %s, which leaves room again in %d s.",
+		denied.Explanation = fmt.Sprintf("%s is limited to %s. The next request is allowed in %d s.",
 			d.Scope.Name, limited.Limit, limited.Seconds())
 	case errors.Is(cause, ErrQuarantined):
 		denied.Reason = scopes.ReasonQuarantined
-		denied.Explanation = "The sandbox is in quarantine: it gets nothing until an admin lifts that."
+		denied.Explanation = "The sandbox is quarantined: it gets no credentials until an admin lifts the quarantine."
 	case errors.Is(cause, ErrTaskEnded):
 		denied.Reason = scopes.ReasonTaskEnded
-		denied.Explanation = "The task has ended: nothing is issued for it any more. New work needs a new task."
+		denied.Explanation = "The task has ended: it gets no more credentials. New work needs a new task."
 	default:
 		return Record{}, cause
 	}

@@ -64,7 +64,7 @@ func TestLimitedIsRecordedAsDenied(t *testing.T) {
 		denial.Request.IdempotencyKey != "" || len(denial.Limits) != 0 || !denial.Expires.IsZero() {
 		t.Errorf("got the denial %+v of %+v", denial, first)
 	}
-	const why = "github.issues.read is limited to 60 in 1h per sandbox, which leaves room again in 2 s."
+	const why = "github.issues.read is limited to 60 in 1h per sandbox. The next request is allowed in 2 s."
 	if d := denial.Decision; d.Outcome != scopes.Deny || d.Reason != scopes.ReasonLimited || d.Explanation != why || d.TTL != 0 {
 		t.Errorf("got the decision %+v", d)
 	}

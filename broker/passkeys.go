@@ -105,7 +105,7 @@ func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registrati
 	err = b.cfg.Passkeys.AddPasskey(ctx, p, voter)
 	switch {
 	case errors.Is(err, ErrOvertaken):
-		return Passkey{}, fmt.Errorf("%w: it was registered before", ErrNotRegistered)
+		return Passkey{}, fmt.Errorf("%w: already registered", ErrNotRegistered)
 	case err != nil:
 		return Passkey{}, fmt.Errorf("recording a passkey: %w", err)
 	}

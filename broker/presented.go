@@ -65,7 +65,7 @@ func (b *Broker) stored(ctx context.Context, t PresentedToken) (TokenStanding, e
 	standing, err := b.cfg.Tokens.TokenStanding(ctx, t.Token.ID, t.Digest)
 	switch {
 	case err != nil:
-		return TokenStanding{}, fmt.Errorf("reading where a token stands: %w", err)
+		return TokenStanding{}, fmt.Errorf("reading the state of a token: %w", err)
 	case !standing.Active:
 		return TokenStanding{}, ErrInactive
 	}
@@ -80,7 +80,7 @@ func (b *Broker) Alive(ctx context.Context, v *View) (bool, error) {
 	}
 	alive, err := b.cfg.Tokens.Alive(ctx, v.ID)
 	if err != nil {
-		return false, fmt.Errorf("reading whether a credential is alive: %w", err)
+		return false, fmt.Errorf("reading whether a credential is live: %w", err)
 	}
 	return alive, nil
 }

@@ -85,7 +85,7 @@ func (b *Broker) recordVote(ctx context.Context, c *ApprovalRequest, v Vote) err
 	c.Status, c.StatusTime, c.Votes, c.VotesCast, c.Voted = next, v.Time, c.Votes+1, append(c.VotesCast, v), true
 	if v.Verdict == BreakGlass {
 		c.Broken = true
-		b.cfg.Log.ErrorContext(ctx, "glass is broken: somebody approves in place of the group that was asked", "request", c.ID,
+		b.cfg.Log.ErrorContext(ctx, "break-glass approval: a person approves in place of the approver group", "request", c.ID,
 			"status", string(next), "person", v.Voter.ID, "group", c.BreakGlass, "spiffe_id", c.Subject.ID.String(), "scope", c.Scope)
 	}
 	return nil
@@ -108,11 +108,11 @@ func (b *Broker) takeBack(ctx context.Context, c *ApprovalRequest, by Voter) err
 	defer cancel()
 	now, err := b.cfg.Ledger.Get(ctx, c.ID, Reach{All: true})
 	if err != nil {
-		return fmt.Errorf("looking for what a no comes too late for: %w", err)
+		return fmt.Errorf("reading a denied request: %w", err)
 	}
 	reusers, err := b.cfg.Approvals.ReusedBy(ctx, c.ID)
 	if err != nil {
-		return fmt.Errorf("looking for what a yes stood for: %w", err)
+		return fmt.Errorf("reading requests that reused an approval: %w", err)
 	}
 	var workers errgroup.Group
 	workers.SetLimit(endRevokers)
@@ -173,7 +173,7 @@ func (b *Broker) reusableApproval(ctx context.Context, rec Record) (string, erro
 func (b *Broker) upsertPerson(ctx context.Context, who people.Person) (Voter, error) {
 	voter, err := b.cfg.Approvals.UpsertPerson(ctx, voterOf(who), b.cfg.Now().UTC())
 	if err != nil {
-		return Voter{}, fmt.Errorf("recording who calls: %w", err)
+		return Voter{}, fmt.Errorf("recording the caller: %w", err)
 	}
 	return voter, nil
 }
@@ -240,7 +240,7 @@ func (b *Broker) Waiting(ctx context.Context, who people.Person, limit int) (cas
 		Groups: voter.Groups, Within: b.cfg.ApprovalPolicy.Rules.Within(voter.Groups, people.RoleApprover), Limit: limit,
 	})
 	if err != nil {
-		return nil, false, fmt.Errorf("listing what waits: %w", err)
+		return nil, false, fmt.Errorf("listing pending requests: %w", err)
 	}
 	cases = make([]ApprovalRequest, len(views))
 	for i, v := range views {

@@ -163,7 +163,7 @@ func (b *Broker) StatusList(ctx context.Context, id string) (StatusList, error) 
 	turn := b.lists.turn
 	if held, ok := b.lists.get(id); !ok {
 		if !b.lists.unknown.AllowN(b.cfg.Now(), 1) {
-			return StatusList{}, fmt.Errorf("%w: too many ask for lists that nobody has asked for", ErrLedgerUnavailable)
+			return StatusList{}, fmt.Errorf("%w: too many requests for status lists that are not cached", ErrLedgerUnavailable)
 		}
 		turn = b.lists.search
 	} else if b.cfg.Now().Sub(held.read) < listPause {

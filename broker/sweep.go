@@ -37,7 +37,7 @@ const (
 func (b *Broker) Sweep(ctx context.Context, election Election) error {
 	for ctx.Err() == nil {
 		err := election.AcquireLeadership(ctx, func(ctx context.Context, term int64) error {
-			b.cfg.Log.InfoContext(ctx, "leading the sweep", "term", term)
+			b.cfg.Log.InfoContext(ctx, "sweep leadership acquired", "term", term)
 			s := &sweeper{Broker: b, election: election, term: term, attempts: map[string]attempt{}, seen: map[string]time.Time{}}
 			defer s.alarm(ctx, 0) // the next leader counts again
 			return s.run(ctx)
@@ -189,7 +189,7 @@ func (s *sweeper) alarm(ctx context.Context, unrevoked int) {
 		s.cfg.OnUnrevoked(unrevoked)
 	}
 	if unrevoked > 0 {
-		s.cfg.Log.ErrorContext(ctx, "credentials that should be dead are not known to be: see brevet audit unrevoked", "count", unrevoked)
+		s.cfg.Log.ErrorContext(ctx, "overdue credentials are not confirmed revoked: see brevet audit unrevoked", "count", unrevoked)
 	}
 }
 
@@ -219,7 +219,7 @@ func (s *sweeper) compensate(ctx context.Context, h LiveCredential) bool {
 		ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
 		defer cancel()
 		if err := s.cfg.Minter.Revoke(ctx, h.VaultLease); err != nil {
-			s.cfg.Log.WarnContext(ctx, "lost mint not ended yet", "issuance", h.ID, "error", err)
+			s.cfg.Log.WarnContext(ctx, "credential of a lost mint not revoked yet", "issuance", h.ID, "error", err)
 			return false
 		}
 	}
@@ -248,7 +248,7 @@ func (s *sweeper) alive(ctx context.Context, h LiveCredential) (bool, error) {
 	defer cancel()
 	alive, err := s.cfg.Minter.Alive(asking, h.VaultLease)
 	if err != nil && ctx.Err() == nil { // after a shutdown, the error says nothing about the credential
-		s.cfg.Log.WarnContext(ctx, "life of a credential not known", "issuance", h.ID, "error", err)
+		s.cfg.Log.WarnContext(ctx, "state of a credential unknown", "issuance", h.ID, "error", err)
 	}
 	return alive, err
 }

@@ -27,7 +27,7 @@ type TokenExchange struct {
 // Unfit means that the holder cannot delegate the token.
 type Unfit struct{ Why string } //nolint:errname // it reads as what the token is
 
-func (u *Unfit) Error() string { return "token cannot be handed down: it " + u.Why }
+func (u *Unfit) Error() string { return "token cannot be exchanged: it " + u.Why }
 
 // Delegate issues a token for the same action to a sub-agent, and delivers it. The new token never exceeds the holder's: it
 // allows nothing more, expires no later, and ends when the holder's token ends. Policy must allow the action to the sub-agent.
@@ -38,7 +38,7 @@ func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h TokenExcha
 	}
 	switch _, err := b.stored(ctx, h.PresentedToken); {
 	case errors.Is(err, ErrInactive):
-		return &Unfit{"is not in force"}
+		return &Unfit{"is not active"}
 	case err != nil:
 		return err
 	}
@@ -60,7 +60,7 @@ func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h TokenExcha
 		var unexpected *Unexpected
 		switch {
 		case errors.As(err, &ask) && ask.Field != "ttl", errors.As(err, &unexpected):
-			return Record{}, Key{}, &Unfit{"is of a scope that has changed since"}
+			return Record{}, Key{}, &Unfit{"has a scope that has changed since it was issued"}
 		case err != nil:
 			return Record{}, Key{}, err
 		}
@@ -82,10 +82,10 @@ func (b *Broker) userOf(ctx context.Context, t token.Claims) (*scopes.User, erro
 	}
 	parent, err := b.cfg.Ledger.Get(ctx, t.ID, Reach{Subject: t.Holder()})
 	if err != nil {
-		return nil, fmt.Errorf("reading on whose behalf a token is: %w", err)
+		return nil, fmt.Errorf("reading the person of a token: %w", err)
 	}
 	if recorded := PersonOf(parent.User); recorded == nil || *recorded != *t.OnBehalfOf {
-		return nil, &Unfit{"is on behalf of somebody else than the record says"}
+		return nil, &Unfit{"names another person than the record"}
 	}
 	return parent.User, nil
 }
@@ -96,15 +96,15 @@ func (h TokenExchange) check(who attest.Identity) error {
 	t := h.Token
 	switch {
 	case t.Holder() != who.ID().String():
-		return &Unfit{"is not the caller's own"}
+		return &Unfit{"belongs to another sandbox"}
 	case t.Confirm != nil:
-		return &Unfit{"is bound to a key: let the sub-agent ask for itself"}
+		return &Unfit{"is bound to a key: the sub-agent must request its own token"}
 	case t.OneShot:
-		return &Unfit{"is good for one call"}
+		return &Unfit{"is a single-use token"}
 	case t.Actors() >= MostActors:
-		return &Unfit{fmt.Sprintf("has been handed down %d times", MostActors)}
+		return &Unfit{fmt.Sprintf("has already been exchanged %d times", MostActors)}
 	case len(t.Details) != 1:
-		return &Unfit{"is not for one action"}
+		return &Unfit{"does not grant exactly one action"}
 	}
 	return nil
 }
@@ -123,11 +123,11 @@ func expectationOf(t token.Claims) Expectation {
 func narrowed(d scopes.Decision, parent token.Claims, now time.Time) (scopes.Decision, error) {
 	if d.Outcome == scopes.Pending {
 		d.Outcome, d.Reason, d.Approval = scopes.Deny, scopes.ReasonApprovalRequired, nil
-		d.Explanation = "People have to agree to this, which cannot be handed down. The sub-agent can ask for itself."
+		d.Explanation = "This request needs approval, which a token exchange cannot get. The sub-agent must request its own token."
 	}
 	left := parent.ExpiresAt().Sub(now).Truncate(time.Second)
 	if left < time.Second {
-		return d, &Unfit{"is about to end"}
+		return d, &Unfit{"is about to expire"}
 	}
 	if d.Outcome == scopes.Allow && d.TTL > left {
 		d.Clamps = append(d.Clamps, scopes.Clamp{Bound: scopes.BoundParent, From: d.TTL, To: left})

@@ -39,7 +39,7 @@ func TestAskingAndWithdrawingIsLimited(t *testing.T) {
 	}
 	var p *client.Problem
 	if _, err := s.Replica(t).Client(t, agent).Request(t.Context(), askFor("git.repo.delete")); !errors.As(err, &p) ||
-		p.Code != openapi.CodeRateLimited || p.RetryAfter == 0 || !strings.Contains(p.Error(), "People are asked 60 in 1h per sandbox at most") {
+		p.Code != openapi.CodeRateLimited || p.RetryAfter == 0 || !strings.Contains(p.Error(), "Requests for approval are limited to 60 in 1h per sandbox") {
 		t.Errorf("once more: got %v, want rate_limited", err)
 	}
 	if got, err := sandbox.Request(t.Context(), covered); err != nil || got.Token == nil {

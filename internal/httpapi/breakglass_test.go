@@ -135,7 +135,7 @@ func TestABrokenGlassIsLoud(t *testing.T) {
 	}
 	errors := 0
 	for line := range strings.Lines(s.Log.String()) {
-		if strings.Contains(line, "level=ERROR") && strings.Contains(line, "glass is broken") && strings.Contains(line, id) && strings.Contains(line, agent) {
+		if strings.Contains(line, "level=ERROR") && strings.Contains(line, "break-glass approval") && strings.Contains(line, id) && strings.Contains(line, agent) {
 			errors++
 		}
 	}

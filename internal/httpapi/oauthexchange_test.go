@@ -88,7 +88,7 @@ func TestATokenIsHandedDown(t *testing.T) {
 		}
 		before = after
 	}
-	if got := handDown(t, s, twin, raw, helper); got.failed.Error != "invalid_request" || !strings.Contains(got.failed.ErrorDescription, "handed down 3 times") {
+	if got := handDown(t, s, twin, raw, helper); got.failed.Error != "invalid_request" || !strings.Contains(got.failed.ErrorDescription, "exchanged 3 times") {
 		t.Errorf("a fourth time: got %d %s", got.status, got.text)
 	}
 	s.DB.Check(t)

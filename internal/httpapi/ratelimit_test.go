@@ -61,7 +61,7 @@ func TestLimitedRequests(t *testing.T) {
 	}
 	got := keyed.send(t, s)
 	if got.status != 429 || got.code != "rate_limited" || got.header.Get("RateLimit-Policy") != `"sandbox";q=2;w=3600` ||
-		!regexp.MustCompile(`"explanation":"git.issues.read is limited to 2 in 1h per sandbox, which leaves room again in \d+ s."`).MatchString(got.text) {
+		!regexp.MustCompile(`"explanation":"git.issues.read is limited to 2 in 1h per sandbox. The next request is allowed in \d+ s."`).MatchString(got.text) {
 		t.Errorf("got %d %s with %v", got.status, got.text, got.header)
 	}
 	after := got.header.Get("Retry-After")
