@@ -202,7 +202,7 @@ func (s *session) egressServe(t *testing.T, host *webHost, reach []string) {
 	got := p.finish(t)
 	got.want(t, 0, "scope=brief.host.read", "path=/repos/{repo}", "status=200", "status=403")
 	dead := brevet(t, s.env, "egress", "env", "--dir", dir)
-	dead.want(t, 1, "no gateway answers", "brevet egress --task TASK --dir "+dir)
+	dead.want(t, 1, "no gateway responds", "brevet egress --task TASK --dir "+dir)
 	if dead.out != "" {
 		t.Errorf("got %q for a gateway that has stopped, want no variables", dead.out)
 	}
@@ -265,17 +265,17 @@ func TestEgressEnvNeedsAGatewayThatAnswers(t *testing.T) {
 		want          []string
 	}{
 		{"no gateway ran here", "", []string{"no gateway has been started with this folder", "--dir"}},
-		{"the gateway has stopped", unused, []string{unused + ": no gateway answers: connect: connection refused"}},
+		{"the gateway has stopped", unused, []string{unused + ": no gateway responds: connect: connection refused"}},
 		{"another gateway has the port", server(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("WWW-Authenticate", `Basic realm="brevet egress"`)
 			w.WriteHeader(http.StatusUnauthorized)
-		}), []string{"something else answers", "--listen"}},
+		}), []string{"another server responds", "--listen"}},
 		{"another server has the port", server(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "served")
-		}), []string{"something else answers", "--listen"}},
+		}), []string{"another server responds", "--listen"}},
 		{"a server that sends elsewhere", server(func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://"+unused+"/elsewhere", http.StatusFound)
-		}), []string{"something else answers", "--listen"}},
+		}), []string{"another server responds", "--listen"}},
 		{"the address is none", "127.0.0.1:3128\nx", []string{"holds no address"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -61,7 +61,7 @@ type prover struct {
 
 // errNotAsked refuses a call to a host that requests no client certificate: the host would accept the call from anyone.
 var errNotAsked = &refusal{
-	code: codeUnfit, explanation: "the host asks for no client certificate when a connection is opened, so that the call would have gone without the credential",
+	code: codeUnfit, explanation: "the host requests no client certificate in the handshake, so the call would be sent without the credential",
 }
 
 func (p *prover) connect(ctx context.Context, network, address string) (net.Conn, error) {

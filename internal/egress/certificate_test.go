@@ -230,7 +230,7 @@ func TestHostsThatTakeNoCertificate(t *testing.T) {
 	direct.SetBasicAuth("brevet", password)
 	for _, answer := range []got{call(t, w.proxied(t), request(t, "GET", "https://"+g.unasked+"/unasked/x", nil)), call(t, &http.Client{}, direct)} {
 		code, explanation := answer.problem()
-		if answer.status != 502 || code != "egress_unfit" || !strings.Contains(explanation, "asks for no client certificate") {
+		if answer.status != 502 || code != "egress_unfit" || !strings.Contains(explanation, "requests no client certificate") {
 			t.Errorf("got %d %s, want it refused", answer.status, answer.text)
 		}
 	}

@@ -117,7 +117,7 @@ func (p *credentialCache) slot(m match) (*slot, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.released != nil {
-		return nil, &refusal{code: codeUnavailable, explanation: "the gateway stops"}
+		return nil, &refusal{code: codeUnavailable, explanation: "the gateway is shutting down"}
 	}
 	if s := p.slots[key]; s != nil {
 		return s, nil
@@ -176,7 +176,7 @@ func (p *credentialCache) ask(ctx context.Context, s *slot, m match) (*held, err
 	if closed {
 		h.end(errEnded)
 		p.release(ctx, h.id)
-		return nil, &refusal{code: codeUnavailable, explanation: "the gateway stops"}
+		return nil, &refusal{code: codeUnavailable, explanation: "the gateway is shutting down"}
 	}
 	go func() {
 		defer p.reports.Done()
@@ -204,7 +204,7 @@ func (p *credentialCache) report(h *held) {
 	case err != nil:
 		log.Warn("egress uses not reported", "error", err)
 	case stands.Calls != said.Calls: // another client with the sandbox's SVID reported first
-		log.Warn("egress uses were reported by somebody else", "recorded", stands.Calls)
+		log.Warn("egress uses were already reported by another client", "recorded", stands.Calls)
 	}
 }
 

@@ -41,7 +41,7 @@ func (e *entrance) turnAway(w http.ResponseWriter, r *http.Request, err error) {
 	status, field := http.StatusProxyAuthRequired, "Proxy-Authenticate"
 	switch {
 	case !errors.Is(err, errCaller):
-		e.gateway.cfg.Log.WarnContext(r.Context(), "egress caller is not known", "error", err)
+		e.gateway.cfg.Log.WarnContext(r.Context(), "egress caller not identified", "error", err)
 		refuse(w, &refusal{code: codeCaller})
 		return
 	case r.Method != http.MethodConnect && !r.URL.IsAbs():
@@ -61,7 +61,7 @@ func (e *entrance) connect(w http.ResponseWriter, r *http.Request, sandbox *Sand
 		return
 	}
 	if _, err := netip.ParseAddr(host); err == nil {
-		refuse(w, &refusal{code: codeNoRule, explanation: "egress rules have names of hosts, and no addresses"})
+		refuse(w, &refusal{code: codeNoRule, explanation: "egress rules match host names, not IP addresses"})
 		return
 	}
 	leave, ok := sandbox.tunnels.take(mostTunnels)
@@ -92,7 +92,7 @@ func (e *entrance) below(w http.ResponseWriter, r *http.Request, sandbox *Sandbo
 	host, path, found := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
 	target, err := url.Parse("https://" + host + "/" + path)
 	if !found || err != nil || target.User != nil || target.Host != host {
-		refuse(w, &refusal{code: codeNoRule, explanation: "the path begins with no host: a base URL is that of the gateway, a slash, and the host"})
+		refuse(w, &refusal{code: codeNoRule, explanation: "the path does not begin with a host: a base URL is the gateway's URL, a slash and the host"})
 		return
 	}
 	target.RawQuery = r.URL.RawQuery

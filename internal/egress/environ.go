@@ -32,8 +32,8 @@ func (d Endpoint) Proxy() secret.Text {
 
 // The errors of Check.
 var (
-	ErrNoGateway    = errors.New("no gateway answers")
-	ErrOtherGateway = errors.New("something else answers")
+	ErrNoGateway    = errors.New("no gateway responds")
+	ErrOtherGateway = errors.New("another server responds")
 )
 
 const (
@@ -51,7 +51,7 @@ func (d Endpoint) Check(ctx context.Context) error {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.Address+"/", nil)
 	if err != nil {
-		return errors.New("the address of the gateway is none") // err would quote the address
+		return errors.New("the address of the gateway is invalid") // err would quote the address
 	}
 	req.SetBasicAuth("brevet", d.Password.Reveal())
 	resp, err := (&http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswer}).RoundTrip(req) // uses no proxy, and follows no redirect

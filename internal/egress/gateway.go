@@ -68,7 +68,7 @@ type Gateway struct {
 // should.
 func New(cfg Config) (*Gateway, error) {
 	if cfg.CallsPerSecond < 1 {
-		return nil, errors.New("egress: a sandbox has to be able to make a call")
+		return nil, errors.New("egress: CallsPerSecond must be at least 1")
 	}
 	a, err := newAuthority(cfg.Now)
 	if err != nil {

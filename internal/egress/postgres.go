@@ -139,7 +139,7 @@ func (s *session) start(ctx context.Context) (*pgproto3.StartupMessage, error) {
 			}
 		}
 	}
-	return nil, errors.New("it asks for encryption all the time")
+	return nil, errors.New("the client requested encryption too often")
 }
 
 // open logs in to the database, and relays between client and database until one of them closes or the credential ends.
@@ -207,7 +207,7 @@ func rejected(err error) bool {
 // login connects to the database and logs in with the credential.
 func (s *session) login(ctx context.Context, params map[string]string) (*pgconn.HijackedConn, error) {
 	if _, streams := params["replication"]; streams {
-		return nil, &refusal{code: codeNoRule, explanation: "a session for replication is none that a rule is for"}
+		return nil, &refusal{code: codeNoRule, explanation: "egress rules do not cover replication sessions"}
 	}
 	cfg, err := pgconn.ParseConfig("sslmode=disable")
 	if err != nil {
@@ -308,7 +308,7 @@ func (s *session) refuse(err error) {
 	p, _ := problemOf(err)
 	answer := &pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "28000", Message: p.Title, Detail: p.Explanation, Hint: p.Detail}
 	if p.Waiting != nil {
-		answer.Detail = fmt.Sprintf("The request %s waits for %d of the group %s.", p.Waiting.ID, p.Waiting.Quorum, p.Waiting.Group)
+		answer.Detail = fmt.Sprintf("The request %s waits for approval by %d of the group %s.", p.Waiting.ID, p.Waiting.Quorum, p.Waiting.Group)
 	}
 	if p.Status >= 500 {
 		answer.Code = "57P03"
@@ -354,7 +354,7 @@ func (b *rulebook) login(ctx context.Context, user, database string) (match, str
 		}
 	}
 	if host == "" {
-		return match{}, "", &refusal{code: codeNoRule, explanation: "no scope that this sandbox may ask for has an egress rule for this database"}
+		return match{}, "", &refusal{code: codeNoRule, explanation: "no scope that this sandbox may request has an egress rule for this database"}
 	}
 	return found, host, nil
 }

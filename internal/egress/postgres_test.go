@@ -149,14 +149,14 @@ func TestDatabasesThatAreRefused(t *testing.T) {
 	w := newWorld(t)
 	dir := w.database(t)
 	for config, want := range map[string]string{
-		"dbname=postgres user=a":                       "No egress rule has this call",
-		"dbname=target user=a replication=database":    "No egress rule has this call",
-		"dbname=elsewhere user=a":                      "The address is not open",
+		"dbname=postgres user=a":                       "No egress rule allows this call",
+		"dbname=target user=a replication=database":    "No egress rule allows this call",
+		"dbname=elsewhere user=a":                      "Address not allowed",
 		"dbname=target user=a options='-c nonsense=1'": "unrecognized configuration parameter",
 		"dbname=gone user=a":                           `database "gone" does not exist`,
 		// The gateway requires TLS and a certificate for the host's name.
 		"dbname=secured user=a":  `database "secured" does not exist`,
-		"dbname=insecure user=a": "The host gave no answer",
+		"dbname=insecure user=a": "No response from the host",
 	} {
 		_, err := connect(t, "host="+dir+" "+config)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "password") {

@@ -36,20 +36,20 @@ var words = map[openapi.ProblemCode]struct {
 	status        int
 	title, detail string
 }{
-	codeNoRule:      {http.StatusForbidden, "No egress rule has this call", "No scope that this sandbox may ask for has an egress rule with this host, method and path. The call was not sent. explanation says how far the rules go."},
-	codePending:     {http.StatusForbidden, "A person has to approve", "The call needs a credential that people have to agree to. It was not sent. Call again once they have: waiting says whom it waits for."},
-	codePlaintext:   {http.StatusForbidden, "Not over TLS", "The gateway sends credentials over TLS only. The call was not sent. Use https."},
-	codeMisdirected: {http.StatusMisdirectedRequest, "Another host than the connection's", "The host of the call is not the one that the connection was opened for. The call was not sent."},
-	codeAddress:     {http.StatusForbidden, "The address is not open", "The host has an address that is not a public one, and that whoever runs the gateway has not opened. The call was not sent."},
-	codeUpgrade:     {http.StatusForbidden, "Not a protocol for a gateway", "A call may be upgraded to a WebSocket and to nothing else. It was not sent."},
-	codeTooMany:     {http.StatusTooManyRequests, "Too many calls", "This sandbox makes more calls than the gateway lets pass. Slow down."},
-	codeTooLarge:    {http.StatusRequestEntityTooLarge, "The body is too large", "The body is larger than the gateway lets pass."},
-	codeCaller:      {http.StatusForbidden, "Not a sandbox of this gateway", "The gateway cannot tell which sandbox calls, or holds no identity of it. The call was not sent."},
-	codeUnavailable: {http.StatusServiceUnavailable, "Brevet cannot be asked", "The gateway cannot learn now whether the call may pass. It was not sent. Try again."},
-	codeUnfit:       {http.StatusBadGateway, "The credential does not fit", "The credential has not the member that its egress rule names, or one that cannot be sent, or the host does not ask for it. The call was not sent. An admin has to change the catalogue."},
-	codeUpstream:    {http.StatusBadGateway, "The host gave no answer", "The gateway got no answer from the host that it can give back. explanation says why, where the gateway can tell."},
-	codeEnded:       {http.StatusForbidden, "The credential has ended", "The task ended, or the credential was revoked, while the call was under way."},
-	codeSigned:      {http.StatusBadRequest, "Signed by the sandbox", "A part of the call is signed by the sandbox itself, in a way that the gateway cannot take away. The call was not sent. explanation says what to do."},
+	codeNoRule:      {http.StatusForbidden, "No egress rule allows this call", "No scope that this sandbox may request has an egress rule for this host, method and path. The call was not sent. explanation says what the rules cover."},
+	codePending:     {http.StatusForbidden, "Approval required", "The call needs a credential that people must approve. The call was not sent. Retry it after the approval; waiting describes the pending request."},
+	codePlaintext:   {http.StatusForbidden, "TLS required", "The gateway sends credentials only over TLS. The call was not sent. Use https."},
+	codeMisdirected: {http.StatusMisdirectedRequest, "Wrong host for this connection", "The host of the call differs from the host that the connection was opened for. The call was not sent."},
+	codeAddress:     {http.StatusForbidden, "Address not allowed", "The host has an address that is not public and that the operator of the gateway has not allowed. The call was not sent."},
+	codeUpgrade:     {http.StatusForbidden, "Protocol not supported", "A call can be upgraded only to a WebSocket. The call was not sent."},
+	codeTooMany:     {http.StatusTooManyRequests, "Too many calls", "This sandbox makes more calls than the gateway allows. Slow down."},
+	codeTooLarge:    {http.StatusRequestEntityTooLarge, "Body too large", "The body is larger than the gateway allows."},
+	codeCaller:      {http.StatusForbidden, "Unknown sandbox", "The gateway cannot identify the calling sandbox, or does not serve it. The call was not sent."},
+	codeUnavailable: {http.StatusServiceUnavailable, "Brevet unavailable", "The gateway cannot check now whether the call is allowed. The call was not sent. Try again."},
+	codeUnfit:       {http.StatusBadGateway, "Unsuitable credential", "The credential lacks the member that its egress rule names, or the member cannot be sent, or the host does not request it. The call was not sent. An admin must correct the catalogue."},
+	codeUpstream:    {http.StatusBadGateway, "No response from the host", "The gateway got no response from the host that it can return. explanation names the cause if the gateway knows it."},
+	codeEnded:       {http.StatusForbidden, "Credential ended", "The task ended, or the credential was revoked or expired, during the call."},
+	codeSigned:      {http.StatusBadRequest, "Call signed by the sandbox", "The sandbox itself signed a part of the call, in a way that the gateway cannot replace. The call was not sent. explanation says what to change."},
 }
 
 // refusal is the error for a call that is not forwarded. The sandbox sees it as a problem document.
@@ -132,7 +132,7 @@ func refusalOf(err error) *refusal {
 	case errors.Is(err, errEnded):
 		return &refusal{code: codeEnded, cause: err}
 	case errors.As(err, &theirs) && theirs.Op == "remote error": // a TLS alert, whose texts are fixed
-		return &refusal{code: codeUpstream, explanation: "the host has ended the connection: " + theirs.Err.Error(), cause: err}
+		return &refusal{code: codeUpstream, explanation: "the host ended the connection: " + theirs.Err.Error(), cause: err}
 	default:
 		return &refusal{code: codeUpstream, explanation: upstreamError(err), cause: err}
 	}

@@ -59,7 +59,7 @@ func (b *rulebook) find(ctx context.Context, call scopes.Call) (match, error) {
 	if m, known := now.cached(call); known {
 		return m, nil
 	}
-	why := "no scope that this sandbox may ask for has an egress rule for this host"
+	why := "no scope that this sandbox may request has an egress rule for this host"
 	var near []string
 	for _, p := range now.pages {
 		if !p.router.Covers(call) {

@@ -52,7 +52,7 @@ type Sandbox struct {
 // Sandbox adds a sandbox that the gateway serves.
 func (g *Gateway) Sandbox(cfg SandboxConfig) (*Sandbox, error) {
 	if cfg.Broker == nil || cfg.Task == "" || cfg.ID == "" {
-		return nil, errors.New("egress: a sandbox has an ID, a task and a client that asks as it")
+		return nil, errors.New("egress: a sandbox requires an ID, a task and a client")
 	}
 	s := &Sandbox{
 		cfg:   cfg,
@@ -127,7 +127,7 @@ func (s *Sandbox) close(ctx context.Context) {
 type Caller func(*http.Request) (*Sandbox, error)
 
 // errCaller means that a call has no password, or a wrong one.
-var errCaller = errors.New("the proxy's user and password are missing, or are not this gateway's")
+var errCaller = errors.New("the proxy's user and password are missing or wrong")
 
 // Alone is the Caller for a listener that only one sandbox can reach, such as its own Unix socket.
 func Alone(s *Sandbox) Caller { return func(*http.Request) (*Sandbox, error) { return s, nil } }
@@ -168,7 +168,7 @@ func passwordOf(header []string) string {
 func Proven(bundles x509bundle.Source, now func() time.Time, lookup func(id string) *Sandbox) Caller {
 	return func(r *http.Request) (*Sandbox, error) {
 		if r.TLS == nil {
-			return nil, errors.New("the connection proves nothing")
+			return nil, errors.New("the connection does not use TLS")
 		}
 		id, _, err := x509svid.Verify(r.TLS.PeerCertificates, bundles, x509svid.WithTime(now()))
 		if err != nil {
@@ -177,6 +177,6 @@ func Proven(bundles x509bundle.Source, now func() time.Time, lookup func(id stri
 		if s := lookup(id.String()); s != nil {
 			return s, nil
 		}
-		return nil, fmt.Errorf("the gateway holds no identity of %s", id)
+		return nil, fmt.Errorf("the gateway has no identity for %s", id)
 	}
 }

@@ -45,14 +45,14 @@ func signable(r *http.Request, service string) error {
 	encoding := strings.ToLower(strings.Join(r.Header.Values("Content-Encoding"), ","))
 	switch {
 	case (strings.HasPrefix(payload, "STREAMING-") || strings.Contains(encoding, "aws-chunked")) && (payload != unsignedChunks || !streams):
-		return &refusal{code: codeSigned, explanation: "each chunk of the body has a signature of the sandbox's own: send it whole, or in chunks without signatures as " +
-			"SDKs do over HTTPS (through the proxy, not by the base URL) and with payload_signing_enabled = false, or chunkedEncodingEnabled(false) in Java"}
+		return &refusal{code: codeSigned, explanation: "the sandbox signed each chunk of the body: send the body whole, or in unsigned chunks, as " +
+			"SDKs do over HTTPS (through the proxy, not by the base URL) with payload_signing_enabled = false, or chunkedEncodingEnabled(false) in Java"}
 	case streams && r.Method == http.MethodPost && strings.HasPrefix(strings.ToLower(r.Header.Get("Content-Type")), "multipart/form-data"):
-		return &refusal{code: codeSigned, explanation: "a form has a signature of its own in the body: send the object with PUT"}
+		return &refusal{code: codeSigned, explanation: "a form contains its own signature in the body: send the object with PUT"}
 	case len(r.Header.Values("Content-Type")) > 1:
-		return &refusal{code: codeSigned, explanation: "there is more than one Content-Type, and a signature covers one: send one"}
+		return &refusal{code: codeSigned, explanation: "the call has several Content-Type headers, and a signature covers one: send one"}
 	case slices.ContainsFunc(slices.Collect(maps.Keys(r.Header)), names):
-		return &refusal{code: codeNoRule, explanation: "a copy reads an object that only a header names, and rules are about paths: read it, and write it again"}
+		return &refusal{code: codeNoRule, explanation: "a copy names its source only in a header, and rules match paths: read the object and write it"}
 	case !streams && r.ContentLength > maxSigned:
 		return tooLargeToSign(service)
 	}
@@ -60,7 +60,7 @@ func signable(r *http.Request, service string) error {
 }
 
 func tooLargeToSign(service string) error {
-	return &refusal{code: codeTooLarge, explanation: fmt.Sprintf("the signature for %s covers the body, which is read whole first and so may have %d MiB", service, maxSigned>>20)}
+	return &refusal{code: codeTooLarge, explanation: fmt.Sprintf("the signature for %s covers the body, which the gateway reads completely first: at most %d MiB", service, maxSigned>>20)}
 }
 
 // signer signs calls with an AWS key.

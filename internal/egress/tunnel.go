@@ -62,7 +62,7 @@ func (g *Gateway) open(w http.ResponseWriter, t *tunnel) error {
 	return nil
 }
 
-var errServerName = errors.New("the server name is not the host that the tunnel was opened for")
+var errServerName = errors.New("the TLS server name differs from the host that the tunnel was opened for")
 
 // certify returns the certificate for the host of the tunnel. It fails if the client asks for another host.
 func (g *Gateway) certify(hello *tls.ClientHelloInfo) (*tls.Config, error) {

@@ -17,11 +17,11 @@ var upstreamErrors = []struct {
 	fits func(error) bool
 	text string
 }{
-	{notInDNS, "the host name is not in the DNS"},
-	{a[*net.DNSError], "the DNS gives no address for the host name"},
+	{notInDNS, "the host name does not exist in DNS"},
+	{a[*net.DNSError], "DNS returned no address for the host name"},
 	{expired, "the host's certificate has expired, or is not valid yet, by the gateway's clock"},
 	{a[x509.HostnameError], "the host's certificate is for another host name"},
-	{a[x509.UnknownAuthorityError], "the host's certificate is from an authority that the gateway does not trust; --host-ca of the gateway names others"},
+	{a[x509.UnknownAuthorityError], "the host's certificate is from an authority that the gateway does not trust; the gateway's --host-ca sets the trusted ones"},
 	{a[*tls.CertificateVerificationError], "the host's certificate cannot be verified"},
 	{withoutTLS, "the host does not speak TLS at this port"},
 	{is(syscall.ECONNREFUSED), "the host refuses the connection: nothing listens at this port, or a firewall rejects it"},
