@@ -107,7 +107,7 @@ func (cfg Config) check() error {
 	case len(cfg.TrustDomains) == 0:
 		return errors.New("attest: no trust domains")
 	case cfg.MaxJWTLife < 0 || cfg.MaxJWTLife > maxJWTTotalLife:
-		return fmt.Errorf("attest: the longest life of a JWT-SVID must be between 0 and %s", maxJWTTotalLife)
+		return fmt.Errorf("attest: the maximum lifetime of a JWT-SVID must be between 0 and %s", maxJWTTotalLife)
 	case cfg.Leeway < 0 || cfg.Leeway > maxLeeway:
 		return fmt.Errorf("attest: the leeway must be between 0 and %s", maxLeeway)
 	}

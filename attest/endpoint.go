@@ -76,17 +76,17 @@ func (e *endpoint) check() error {
 	case u.Scheme != "https" || u.Hostname() == "":
 		return errors.New("the URL is not https")
 	case u.User != nil:
-		return errors.New("the URL holds userinfo")
+		return errors.New("the URL contains userinfo")
 	case e.spec.Profile == ProfileHTTPSWeb:
 		if !e.spec.SPIFFEID.IsZero() || e.spec.BundleFile != "" {
 			return errors.New("https_web takes no SPIFFE ID and no initial bundle")
 		}
 	case e.spec.Profile == ProfileHTTPSSPIFFE:
 		if e.spec.CAFile != "" || e.spec.BundleFile == "" {
-			return errors.New("https_spiffe takes an initial bundle and no CA file")
+			return errors.New("https_spiffe requires an initial bundle and takes no CA file")
 		}
 		if e.spec.SPIFFEID.Path() == "" || !e.spec.SPIFFEID.MemberOf(e.domain) {
-			return fmt.Errorf("https_spiffe takes the SPIFFE ID of a server in %s", e.domain)
+			return fmt.Errorf("https_spiffe requires the SPIFFE ID of a server in %s", e.domain)
 		}
 	default:
 		return fmt.Errorf("the profile is neither %s nor %s", ProfileHTTPSWeb, ProfileHTTPSSPIFFE)

@@ -40,7 +40,7 @@ func fetchBundle(ctx context.Context, client *http.Client, url string) (_ []byte
 	}
 	defer func() { err = errors.Join(err, resp.Body.Close()) }()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("fetching bundle: the endpoint answered %d", resp.StatusCode)
+		return nil, fmt.Errorf("fetching bundle: the endpoint returned status %d", resp.StatusCode)
 	}
 	doc, err := readCapped(resp.Body)
 	if err != nil {
@@ -89,7 +89,7 @@ func (e *endpoint) verifyServer(state tls.ConnectionState) error {
 		return fmt.Errorf("verifying bundle endpoint: %w", err)
 	}
 	if id != e.spec.SPIFFEID {
-		return errors.New("verifying bundle endpoint: it has another SPIFFE ID")
+		return errors.New("verifying bundle endpoint: the server has another SPIFFE ID")
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 		return Identity{}, ErrSignature
 	}
 	if svid.ID != id || !svid.Expiry.Equal(expires) {
-		return Identity{}, fmt.Errorf("%w: two readings of one token", ErrMalformed)
+		return Identity{}, fmt.Errorf("%w: the parsers disagree about the token", ErrMalformed)
 	}
 	a.tokens.Put(digest, key)
 	return Identity{id: id, kind: KindJWT, expires: expires}, nil
@@ -110,7 +110,7 @@ func (a *Attestor) checkTimes(claims tokenClaims) (time.Time, error) {
 	case expires.After(now.Add(a.maxJWTLife + a.leeway)):
 		return time.Time{}, fmt.Errorf("%w: %s left", ErrLifetime, expires.Sub(now))
 	case !start.IsZero() && expires.Sub(start) > maxJWTTotalLife:
-		return time.Time{}, fmt.Errorf("%w: %s in all", ErrLifetime, expires.Sub(start))
+		return time.Time{}, fmt.Errorf("%w: %s in total", ErrLifetime, expires.Sub(start))
 	}
 	return expires, nil
 }
@@ -122,7 +122,7 @@ func (a *Attestor) jwtKey(td spiffeid.TrustDomain, header tokenHeader) (crypto.P
 		return nil, fmt.Errorf("%w: %s: %w", ErrBundleUnavailable, td, err)
 	}
 	if bundle == nil || bundle.TrustDomain() != td {
-		return nil, fmt.Errorf("%w: the source gave another one for %s", ErrBundleUnavailable, td)
+		return nil, fmt.Errorf("%w: the source returned the wrong bundle for %s", ErrBundleUnavailable, td)
 	}
 	key, ok := bundle.FindJWTAuthority(header.KeyID)
 	if !ok {
@@ -132,7 +132,7 @@ func (a *Attestor) jwtKey(td spiffeid.TrustDomain, header tokenHeader) (crypto.P
 		return nil, fmt.Errorf("%w: in the bundle of %s", ErrWeakKey, td)
 	}
 	if !keyFits[header.Algorithm](key) {
-		return nil, fmt.Errorf("%w: it does not fit the key", ErrAlgorithm)
+		return nil, fmt.Errorf("%w: it does not match the key", ErrAlgorithm)
 	}
 	return key, nil
 }

@@ -81,7 +81,7 @@ func (a *Attestor) verifyChain(id spiffeid.ID, chain []*x509.Certificate, bundle
 		return a.verifyError(err, chain[0])
 	}
 	if verified != id {
-		return fmt.Errorf("%w: two readings of one ID", ErrMalformed)
+		return fmt.Errorf("%w: the parsers disagree about the ID", ErrMalformed)
 	}
 	a.chains.Put(digest, trustedBy(authorities, chains[0]))
 	return nil
@@ -145,7 +145,7 @@ func (a *Attestor) x509Bundle(td spiffeid.TrustDomain) (*x509bundle.Bundle, erro
 		return nil, fmt.Errorf("%w: %s: %w", ErrBundleUnavailable, td, err)
 	}
 	if bundle == nil || bundle.TrustDomain() != td {
-		return nil, fmt.Errorf("%w: the source gave another one for %s", ErrBundleUnavailable, td)
+		return nil, fmt.Errorf("%w: the source returned the wrong bundle for %s", ErrBundleUnavailable, td)
 	}
 	strong := slices.DeleteFunc(bundle.X509Authorities(), func(c *x509.Certificate) bool { return !strongKey(c.PublicKey) })
 	return x509bundle.FromX509Authorities(td, strong), nil

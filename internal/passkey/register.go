@@ -30,7 +30,7 @@ func Register(answer, challenge []byte, rp RelyingParty) (Key, error) {
 		return Key{}, err
 	}
 	if !unattested(object) {
-		return Key{}, fmt.Errorf("%w: its attestation was not asked for", ErrMalformed)
+		return Key{}, fmt.Errorf("%w: it has an attestation that was not requested", ErrMalformed)
 	}
 	algorithm, err := sound(object.AuthData.AttData.CredentialPublicKey)
 	if err != nil {

@@ -72,7 +72,7 @@ func (v *Verifier) times(c claims) (issued, expires time.Time, err error) {
 	case expires.Before(issued):
 		err = fmt.Errorf("%w: exp before iat", errMalformed)
 	case expires.Sub(issued) > maxLife:
-		err = fmt.Errorf("%w: %s in all", errLifetime, expires.Sub(issued))
+		err = fmt.Errorf("%w: %s", errLifetime, expires.Sub(issued))
 	}
 	return issued, expires, err
 }

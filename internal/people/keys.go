@@ -189,7 +189,7 @@ func (k *keys) downloadSet(ctx context.Context, url string) (_ map[string]crypto
 	}
 	defer func() { err = errors.Join(err, resp.Body.Close()) }()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the provider answered %d", resp.StatusCode)
+		return nil, fmt.Errorf("the provider returned status %d", resp.StatusCode)
 	}
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
@@ -214,12 +214,12 @@ func usable(documents []json.RawMessage) (map[string]crypto.PublicKey, error) {
 			continue
 		}
 		if known, ok := set[key.KeyID].(interface{ Equal(crypto.PublicKey) bool }); ok && !known.Equal(key.Key) {
-			return nil, errors.New("the key set has two keys of one id")
+			return nil, errors.New("the key set has two keys with the same id")
 		}
 		set[key.KeyID] = key.Key
 	}
 	if len(set) == 0 {
-		return nil, errors.New("the key set has no key that ID tokens can be signed with")
+		return nil, errors.New("the key set has no key that can sign ID tokens")
 	}
 	return set, nil
 }
@@ -269,7 +269,7 @@ type cappedBody struct {
 func (b *cappedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if b.left -= n; b.left < 0 {
-		return 0, fmt.Errorf("the answer is larger than %d bytes", maxDocument)
+		return 0, fmt.Errorf("the response is larger than %d bytes", maxDocument)
 	}
 	return n, err
 }

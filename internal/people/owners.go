@@ -59,7 +59,7 @@ func parseTemplate(text string) (template, error) {
 		case segment == anySegment:
 		case segment == restSegments && i == len(t.segments)-1:
 		case segment == restSegments:
-			return template{}, errors.New("** stands at the end only")
+			return template{}, errors.New("** is allowed only at the end")
 		default:
 			if err := spiffeid.ValidatePathSegment(segment); err != nil {
 				return template{}, fmt.Errorf("segment %d: %w", i+1, err)
@@ -67,7 +67,7 @@ func parseTemplate(text string) (template, error) {
 		}
 	}
 	if owners != 1 {
-		return template{}, errors.New("{owner} is not there exactly once")
+		return template{}, errors.New("{owner} must appear exactly once")
 	}
 	return t, nil
 }

@@ -30,7 +30,7 @@ func (p Person) ID() string {
 func ParseID(issuer, text string) (string, error) {
 	subject := strings.TrimPrefix(text, issuer+"#")
 	if err := checkSubject(subject); err != nil {
-		return "", fmt.Errorf("%q names nobody of %s: %w", text, issuer, err)
+		return "", fmt.Errorf("%q is not a person of %s: %w", text, issuer, err)
 	}
 	return issuer + "#" + subject, nil
 }

@@ -49,9 +49,9 @@ func NewRules(rules []Rule) (Rules, error) {
 func (r Rule) check() error {
 	switch {
 	case r.Role != RoleAdmin && r.Role != RoleApprover && r.Role != RoleAuditor:
-		return fmt.Errorf("role %q is none of %s, %s and %s", r.Role, RoleAdmin, RoleApprover, RoleAuditor)
+		return fmt.Errorf("role %q is not one of %s, %s and %s", r.Role, RoleAdmin, RoleApprover, RoleAuditor)
 	case r.Group == "" || len(r.Group) > maxGroupBytes:
-		return fmt.Errorf("a group has between 1 and %d bytes", maxGroupBytes)
+		return fmt.Errorf("a group must have 1 to %d bytes", maxGroupBytes)
 	}
 	for _, prefix := range r.Within {
 		if _, err := spiffeid.FromString(prefix); err != nil {

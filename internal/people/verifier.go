@@ -63,9 +63,9 @@ func New(cfg Config) (*Verifier, error) {
 	case cfg.Now == nil:
 		return nil, errors.New("people: no clock")
 	case slices.Contains(cfg.Delegations, cfg.ClientID):
-		return nil, errors.New("people: the client of people's own logins cannot be one that they delegate by: whoever got such a token could vote as them")
+		return nil, errors.New("people: the client id must not be a delegation audience: a delegation token could then be used to vote")
 	case slices.Contains(cfg.Delegations, ""):
-		return nil, errors.New("people: an audience to delegate by is empty")
+		return nil, errors.New("people: a delegation audience is empty")
 	}
 	cfg.Delegations = slices.Clone(cfg.Delegations)
 	if err := checkURL(cfg.Issuer); err != nil {
@@ -91,11 +91,11 @@ func checkURL(text string) error {
 	case err != nil:
 		return errors.New("the URL cannot be parsed")
 	case u.Hostname() == "" || u.Opaque != "":
-		return errors.New("the URL names no host")
+		return errors.New("the URL has no host")
 	case u.User != nil:
-		return errors.New("the URL holds userinfo")
+		return errors.New("the URL contains userinfo")
 	case u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())):
-		return errors.New("the URL is not https, and not of this machine")
+		return errors.New("the URL is neither https nor on this machine")
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (v *Verifier) identify(ctx context.Context, raw string, audiences []string)
 		return Person{}, err
 	}
 	if !keyFits[h.Algorithm](key) {
-		return Person{}, fmt.Errorf("%w: it does not fit the key", errAlgorithm)
+		return Person{}, fmt.Errorf("%w: it does not match the key", errAlgorithm)
 	}
 	token, err := v.verifier(h.Algorithm, key, audience).Verify(ctx, raw)
 	if err != nil {
@@ -168,7 +168,7 @@ func (v *Verifier) identify(ctx context.Context, raw string, audiences []string)
 	}
 	if token.Issuer != person.issuer || token.Subject != person.subject ||
 		!token.Expiry.Equal(person.expires) || !token.IssuedAt.Equal(person.issued) {
-		return Person{}, fmt.Errorf("%w: two readings of one token", errMalformed)
+		return Person{}, fmt.Errorf("%w: the parsers disagree about the token", errMalformed)
 	}
 	return person, nil
 }
