@@ -166,7 +166,7 @@ func TestCatalogExplainInJSON(t *testing.T) {
 
 func TestCatalogExplainOfWhatIsNoAsk(t *testing.T) {
 	for _, tc := range []struct{ name, args, want string }{
-		{"parameter", "github.issues.read repo=.. --as spiffe://acme.example/a", "the request is invalid: params.repo must not hold an empty, . or .. segment"},
+		{"parameter", "github.issues.read repo=.. --as spiffe://acme.example/a", "the request is invalid: params.repo must not contain an empty, . or .. segment"},
 		{"SPIFFE ID", "github.issues.read repo=a/b --as acme.example/a", "--as: "},
 		{"nobody", "github.issues.read repo=a/b --as spiffe://acme.example", "a SPIFFE ID with a path is required"},
 		{"no parameter", "github.issues.read repo --as spiffe://acme.example/a", "neither name=text nor name:=JSON"},

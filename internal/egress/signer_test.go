@@ -195,12 +195,12 @@ func TestWhatCannotBeSigned(t *testing.T) {
 		{"chunks that say nothing", "PUT", "/s3/a", strings.NewReader("5\r\n"), with("Content-Encoding", "gzip, AWS-chunked"), 400, "egress_signed", "chunk"},
 		{"chunks for another service", "POST", "/lambda/a", strings.NewReader("5\r\n"), with("X-Amz-Content-Sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER"), 400, "egress_signed", "chunk"},
 		{"a form", "POST", "/s3/a", strings.NewReader("x"), with("Content-Type", "Multipart/Form-Data; boundary=x"), 400, "egress_signed", "PUT"},
-		{"a copy", "PUT", "/s3/a", nil, with("X-Amz-Copy-Source", "/other/secret"), 403, "egress_no_rule", "a copy reads"},
-		{"a copy of nothing", "PUT", "/s3/a", nil, with("X-Amz-Copy-Source", ""), 403, "egress_no_rule", "a copy reads"},
-		{"a copy by another vendor's name", "PUT", "/s3/a", nil, with("X-Oss-Copy-Source", "/other/secret"), 403, "egress_no_rule", "a copy reads"},
-		{"a rename by another vendor's name", "PUT", "/s3/a", nil, with("X-Any-Rename-Source", "/other/secret"), 403, "egress_no_rule", "a copy reads"},
-		{"a large body", "POST", "/lambda/a", bytes.NewReader(large), nil, 413, "egress_too_large", "may have 10 MiB"},
-		{"a large body of no known length", "POST", "/lambda/a", io.MultiReader(bytes.NewReader(large)), nil, 413, "egress_too_large", "may have 10 MiB"},
+		{"a copy", "PUT", "/s3/a", nil, with("X-Amz-Copy-Source", "/other/secret"), 403, "egress_no_rule", "a copy names its source"},
+		{"a copy of nothing", "PUT", "/s3/a", nil, with("X-Amz-Copy-Source", ""), 403, "egress_no_rule", "a copy names its source"},
+		{"a copy by another vendor's name", "PUT", "/s3/a", nil, with("X-Oss-Copy-Source", "/other/secret"), 403, "egress_no_rule", "a copy names its source"},
+		{"a rename by another vendor's name", "PUT", "/s3/a", nil, with("X-Any-Rename-Source", "/other/secret"), 403, "egress_no_rule", "a copy names its source"},
+		{"a large body", "POST", "/lambda/a", bytes.NewReader(large), nil, 413, "egress_too_large", "at most 10 MiB"},
+		{"a large body of no known length", "POST", "/lambda/a", io.MultiReader(bytes.NewReader(large)), nil, 413, "egress_too_large", "at most 10 MiB"},
 	} {
 		t.Run(strings.ReplaceAll(tc.name, " ", "_"), func(t *testing.T) {
 			req := request(t, tc.method, w.url(tc.path), tc.body)
