@@ -156,7 +156,7 @@ func TestAnOlderBackupIsNoticed(t *testing.T) {
 	}
 	d.serve(t)
 	d.request(t, "anew").want(t, 0)
-	d.broker.waitFor(t, d.broker.err, "a witness has seen another history of the ledger")
+	d.broker.waitFor(t, d.broker.err, "a witness has cosigned another history of the ledger")
 }
 
 // verifies verifies the record against a checkpoint that a witness must have cosigned.

@@ -25,7 +25,7 @@ const (
 )
 
 // errAnswer means that the receiver did not accept a notice.
-var errAnswer = errors.New("the receiver did not answer with a 2xx status")
+var errAnswer = errors.New("the receiver did not return a 2xx status")
 
 // Config configures a Courier. Every field is required, except Link.
 type Config struct {
@@ -57,7 +57,7 @@ func New(cfg Config) (*Courier, error) {
 			return nil, err
 		}
 		if names[s.Name] {
-			return nil, fmt.Errorf("webhook %s: there are two of that name", s.Name)
+			return nil, fmt.Errorf("webhook %s: the name is used twice", s.Name)
 		}
 		names[s.Name] = true
 		c.hooks = append(c.hooks, h)
@@ -88,7 +88,7 @@ func (c *Courier) serve(ctx context.Context, h *hook) {
 			more, err = c.one(ctx, h)
 		}
 		if err != nil && ctx.Err() == nil {
-			c.cfg.Log.WarnContext(ctx, "webhook not served", "webhook", name, "error", err)
+			c.cfg.Log.WarnContext(ctx, "webhook delivery interrupted", "webhook", name, "error", err)
 		}
 		if !more {
 			wait.For(ctx, lookEvery)
@@ -97,7 +97,7 @@ func (c *Courier) serve(ctx context.Context, h *hook) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	if err := c.cfg.Outbox.Release(ctx, name); err != nil {
-		c.cfg.Log.DebugContext(ctx, "webhook not released", "webhook", name, "error", err)
+		c.cfg.Log.DebugContext(ctx, "webhook outbox not released", "webhook", name, "error", err)
 	}
 }
 
@@ -118,10 +118,10 @@ func (c *Courier) one(ctx context.Context, h *hook) (bool, error) {
 	case failure == nil:
 		return true, c.cfg.Outbox.MarkDelivered(ctx, h.sub.Name, *n)
 	case c.cfg.Now().Sub(n.Time) > giveUp:
-		log.ErrorContext(ctx, "webhook not told, for good", "error", failure)
+		log.ErrorContext(ctx, "webhook notice dropped", "error", failure)
 		return false, c.cfg.Outbox.MarkDelivered(ctx, h.sub.Name, *n)
 	}
-	log.WarnContext(ctx, "webhook not told", "error", failure)
+	log.WarnContext(ctx, "webhook delivery failed", "error", failure)
 	return false, c.cfg.Outbox.PutOff(ctx, h.sub.Name, *n, retryAfter(n.Attempts))
 }
 

@@ -49,7 +49,7 @@ var (
 
 func newHook(s Spec) (*hook, error) {
 	if !aName.MatchString(s.Name) {
-		return nil, fmt.Errorf("webhook: %q is not a name: lower-case letters, digits, - and _, at most 63", s.Name)
+		return nil, fmt.Errorf("webhook: the name %q must be lower-case letters, digits, - and _, at most 63", s.Name)
 	}
 	h := &hook{format: s.Format, sub: broker.Subscription{Name: s.Name, Kinds: s.Events, Within: s.Within}}
 	if h.format == "" {
@@ -60,9 +60,9 @@ func newHook(s Spec) (*hook, error) {
 	case h.format != FormatJSON && h.format != FormatSlack:
 		err = fmt.Errorf("the format is neither %s nor %s", FormatJSON, FormatSlack)
 	case len(s.Events) == 0 || slices.ContainsFunc(s.Events, func(k broker.NoticeKind) bool { return !slices.Contains(kinds, k) }):
-		err = fmt.Errorf("the events are not some of %v", kinds)
+		err = fmt.Errorf("the events must be one or more of %v", kinds)
 	case len(s.Within) == 0:
-		err = errors.New("it is told of no sandbox")
+		err = errors.New("within is empty, so it would receive nothing")
 	default:
 		h.client, err = safehttp.New(s.Target)
 	}

@@ -78,27 +78,27 @@ type slackText struct {
 
 func slackMessage(n broker.Notice, link string) slack {
 	title := map[broker.NoticeKind]string{
-		broker.NoticeWaiting:   "A request waits for " + slackValue(n.Group),
-		broker.NoticeDecided:   "A request is " + slackValue(string(n.Status)),
-		broker.NoticeBroken:    "BREAK GLASS: somebody of " + slackValue(n.Group) + " approves a request in place of the group that was asked; it is " + slackValue(string(n.Status)),
-		broker.NoticeUnrevoked: "A credential should be dead, and is not known to be",
+		broker.NoticeWaiting:   "Approval requested from " + slackValue(n.Group),
+		broker.NoticeDecided:   "Request " + slackValue(string(n.Status)),
+		broker.NoticeBroken:    "BREAK GLASS: a member of " + slackValue(n.Group) + " approved a request in place of the approver group; its status: " + slackValue(string(n.Status)),
+		broker.NoticeUnrevoked: "The revocation of a credential is not confirmed",
 	}[n.Kind]
 	head := title
 	if link != "" {
-		head += "\n<" + slackEscape.Replace(link) + "|Look at it>"
+		head += "\n<" + slackEscape.Replace(link) + "|Open the request>"
 	}
 	var facts []string
 	for _, f := range [][2]string{
 		{"request", n.Request},
-		{"who", n.SPIFFEID},
+		{"sandbox", n.SPIFFEID},
 		{"scope", n.Scope + " (" + n.Authority + ")"},
-		{"on", n.Resource},
+		{"resource", n.Resource},
 		{"task", n.Task},
 	} {
 		facts = append(facts, f[0]+": "+slackValue(f[1]))
 	}
 	if n.Kind == broker.NoticeWaiting {
-		facts = append(facts, "quorum: "+strconv.Itoa(n.Quorum), "until: "+n.Expires.UTC().Format(time.RFC3339))
+		facts = append(facts, "quorum: "+strconv.Itoa(n.Quorum), "expires: "+n.Expires.UTC().Format(time.RFC3339))
 	}
 	return slack{Text: title, Blocks: []block{
 		{"section", slackText{Type: "mrkdwn", Text: head, Verbatim: true}},

@@ -111,7 +111,7 @@ func TestSlackMessagesAreInert(t *testing.T) {
 	if head.Type != "mrkdwn" || !head.Verbatim || facts.Type != "plain_text" || facts.Emoji == nil || *facts.Emoji {
 		t.Errorf("got %+v and %+v, want nothing of a sandbox where Slack looks for mentions and links", head, facts)
 	}
-	const link = "\n<https://brevet.test/v1/approvals/019a9f4e-6a34-7cc1-8a4f-3a1b7c0d9e21|Look at it>"
+	const link = "\n<https://brevet.test/v1/approvals/019a9f4e-6a34-7cc1-8a4f-3a1b7c0d9e21|Open the request>"
 	if !strings.HasSuffix(head.Text, link) {
 		t.Errorf("got %q, want one link, to the request", head.Text)
 	}
@@ -121,7 +121,7 @@ func TestSlackMessagesAreInert(t *testing.T) {
 		t.Fatal(err)
 	}
 	var alarm struct{ Text string }
-	if err := json.Unmarshal(broken, &alarm); err != nil || !strings.HasPrefix(alarm.Text, "BREAK GLASS: somebody of ") || strings.ContainsAny(alarm.Text, "<>\x1b\r") {
+	if err := json.Unmarshal(broken, &alarm); err != nil || !strings.HasPrefix(alarm.Text, "BREAK GLASS: a member of ") || strings.ContainsAny(alarm.Text, "<>\x1b\r") {
 		t.Errorf("got %s, %v, want the alarm, and no mention", broken, err)
 	}
 	for _, shown := range []string{got.Text, strings.TrimSuffix(head.Text, link), facts.Text} {

@@ -18,7 +18,7 @@ const (
 	minKey, maxKey = 24, 64
 )
 
-var errSecret = errors.New("the secret is not whsec_ and base64 of 24 to 64 bytes")
+var errSecret = errors.New("the secret must be whsec_ followed by 24 to 64 bytes in base64")
 
 // parseKeys parses one or two secrets.
 func parseKeys(text secret.Text) ([][]byte, error) {

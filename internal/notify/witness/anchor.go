@@ -64,7 +64,7 @@ func NewURL(t safehttp.Target) (URL, error) {
 func (u URL) Put(ctx context.Context, signed string) error {
 	answer, err := u.client.Post(ctx, http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, []byte(signed))
 	if err == nil && !answer.OK() {
-		err = fmt.Errorf("the receiver did not answer with a 2xx status: %d", answer.Status)
+		err = fmt.Errorf("the receiver did not return a 2xx status: %d", answer.Status)
 	}
 	return err
 }
@@ -76,7 +76,7 @@ type File string
 const lastOf = 64 << 10
 
 // ErrNoCheckpoint means that the file is not empty but has no checkpoint of the log.
-var ErrNoCheckpoint = errors.New("the file holds no checkpoint that a key of the log has signed")
+var ErrNoCheckpoint = errors.New("the file contains no checkpoint that a key of the log has signed")
 
 // Put implements [Place].
 func (f File) Put(_ context.Context, signed string) error {

@@ -123,7 +123,7 @@ func TestCheckpointsArePosted(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatalf("waited %s for a checkpoint to be posted", patience)
 	}
-	eventually(t, "end of the failures", func() bool { return strings.Contains(c.log.String(), "checkpoints are taken again") })
+	eventually(t, "end of the failures", func() bool { return strings.Contains(c.log.String(), "checkpoints are accepted again") })
 	if _, err := witness.NewURL(safehttp.Target{URL: secret.New("http://wall.example")}); err == nil {
 		t.Error("got no error for http")
 	}

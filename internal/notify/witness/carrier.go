@@ -127,7 +127,7 @@ func New(cfg Config) (*Carrier, error) {
 		}
 		// The same key under two names would count as two witnesses.
 		if known[s.Name] || known[s.Key] {
-			return nil, fmt.Errorf("witness %s: there are two of that name, or of that key", s.Name)
+			return nil, fmt.Errorf("witness %s: the name or the key is used twice", s.Name)
 		}
 		known[s.Name], known[s.Key] = true, true
 		c.led = append(c.led, c.dutyOf(w))
@@ -135,7 +135,7 @@ func New(cfg Config) (*Carrier, error) {
 	known = map[string]bool{}
 	for _, a := range cfg.Anchors {
 		if !aName.MatchString(a.Name) || known[a.Name] {
-			return nil, fmt.Errorf("anchor: %q is not a name, or there are two: lower-case letters, digits, - and _, at most 63", a.Name)
+			return nil, fmt.Errorf("anchor: the name %q must be unique, and lower-case letters, digits, - and _, at most 63", a.Name)
 		}
 		known[a.Name] = true
 		d := duty{log: cfg.Logger.With("anchor", a.Name), every: max(a.Every, lookEvery), carry: a.carrier(cfg.Log), failed: func(Why) {}, note: c.notes(a.Name, true)}
@@ -179,7 +179,7 @@ func (c *Carrier) Run(ctx context.Context) error {
 			return ctx.Err()
 		})
 		if ctx.Err() == nil {
-			c.cfg.Logger.WarnContext(ctx, "carrying checkpoints interrupted", "error", err)
+			c.cfg.Logger.WarnContext(ctx, "sending checkpoints interrupted", "error", err)
 			wait.For(ctx, firstRetry)
 		}
 	}
@@ -208,7 +208,7 @@ func tend(ctx context.Context, d duty) {
 			}
 			failing, next = why, retry.NextBackOff()
 		case failing != "":
-			d.log.InfoContext(ctx, "checkpoints are taken again")
+			d.log.InfoContext(ctx, "checkpoints are accepted again")
 			retry.Reset()
 			failing = ""
 		}
@@ -229,8 +229,8 @@ func whyOf(err error) Why {
 
 func complain(ctx context.Context, log *slog.Logger, why Why, err error) {
 	if why == WhyHistory {
-		log.ErrorContext(ctx, "a witness has seen another history of the ledger: see docs/audit.md", "error", err)
+		log.ErrorContext(ctx, "a witness has cosigned another history of the ledger: see docs/audit.md", "error", err)
 		return
 	}
-	log.WarnContext(ctx, "checkpoints are not taken", "error", err)
+	log.WarnContext(ctx, "checkpoints are not accepted", "error", err)
 }

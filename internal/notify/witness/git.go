@@ -25,7 +25,7 @@ const (
 // NewGit returns an error if git is not in PATH.
 func NewGit(folder string) (Git, error) {
 	if _, err := exec.LookPath("git"); err != nil {
-		return "", errors.New("there is no git in PATH")
+		return "", errors.New("git is not in PATH")
 	}
 	return Git(folder), nil
 }

@@ -17,11 +17,11 @@ import (
 var (
 	// ErrHistory means that the witness has cosigned a checkpoint that is not a prefix of this log. Either the log was rolled
 	// back or changed, or somebody else signs with its key.
-	ErrHistory = errors.New("what the witness has cosigned before is not the beginning of the log")
+	ErrHistory = errors.New("the checkpoint that the witness cosigned before is not a prefix of the log")
 	// ErrUnknown means that the witness does not know the log, or not the key that signed the checkpoint.
-	ErrUnknown = errors.New("the witness does not know the log, or not its key")
+	ErrUnknown = errors.New("the witness does not know the log or its key")
 	// ErrAnswer means that the response is not one that a witness gives.
-	ErrAnswer = errors.New("the answer is not one of a witness, or not a yes")
+	ErrAnswer = errors.New("the witness returned an unexpected response")
 )
 
 // mostCorrections is how many requests one attempt sends while the witness keeps reporting another size.
@@ -49,7 +49,7 @@ type witness struct {
 
 func newWitness(s Spec) (*witness, error) {
 	if !aName.MatchString(s.Name) {
-		return nil, fmt.Errorf("witness: %q is not a name: lower-case letters, digits, - and _, at most 63", s.Name)
+		return nil, fmt.Errorf("witness: the name %q must be lower-case letters, digits, - and _, at most 63", s.Name)
 	}
 	key, err := audit.ParseCosigner(s.Key)
 	if err == nil {
@@ -80,7 +80,7 @@ func (w *witness) carry(ctx context.Context, log Log) (taken bool, err error) {
 		case err != nil:
 			return false, err
 		case size < w.has:
-			return false, fmt.Errorf("%w: that were %d entries, and here are %d", ErrHistory, w.has, size)
+			return false, fmt.Errorf("%w: the witness has cosigned %d entries, and the log has %d", ErrHistory, w.has, size)
 		}
 		answer, err := w.client.Post(ctx, http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, request(w.has, proof, signed))
 		if err != nil {
@@ -104,7 +104,7 @@ func (w *witness) carry(ctx context.Context, log Log) (taken bool, err error) {
 		w.has, w.kept = size, size
 		return true, nil
 	}
-	return false, fmt.Errorf("%w: it corrects itself all the time", ErrAnswer)
+	return false, fmt.Errorf("%w: it corrects the size too often", ErrAnswer)
 }
 
 // request returns the body of a call: the size that the witness has, the consistency proof, and the checkpoint.

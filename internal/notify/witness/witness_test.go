@@ -115,12 +115,12 @@ func TestFailuresBeginAndEnd(t *testing.T) {
 				return slices.Equal(c.status(), []witness.Status{{Name: "w0", Tended: true, Failing: witness.WhyCall}})
 			})
 			w.Break(nil)
-			eventually(t, "end of the failures", func() bool { return strings.Contains(c.log.String(), "checkpoints are taken again") })
+			eventually(t, "end of the failures", func() bool { return strings.Contains(c.log.String(), "checkpoints are accepted again") })
 			eventually(t, "status after it", func() bool {
 				return slices.Equal(c.status(), []witness.Status{{Name: "w0", Tended: true}})
 			})
 			text := c.log.String()
-			if strings.Count(text, "checkpoints are not taken") != 1 || !strings.Contains(text, tc.want.Error()) || !strings.Contains(text, "witness=w0") {
+			if strings.Count(text, "checkpoints are not accepted") != 1 || !strings.Contains(text, tc.want.Error()) || !strings.Contains(text, "witness=w0") {
 				t.Errorf("got the log %q, want %q in it once", text, tc.want)
 			}
 		})
