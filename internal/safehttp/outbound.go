@@ -29,7 +29,7 @@ const (
 )
 
 // ErrAddress means that a host has an address that must not be called.
-var ErrAddress = errors.New("the address is not a public one")
+var ErrAddress = errors.New("the address is not public")
 
 // special are networks that netip does not recognize as not public: those of RFC 6890 and its successors, and those that embed
 // an IPv4 address, which a gateway on the way would call.
@@ -108,7 +108,7 @@ func (a Answer) OK() bool { return a.Status >= 200 && a.Status <= 299 }
 func (c *Client) Post(ctx context.Context, header http.Header, body []byte) (Answer, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
-		return Answer{}, errors.New("the URL cannot be called") // err would quote the URL
+		return Answer{}, errors.New("the URL is not valid") // err would quote the URL
 	}
 	req.Header = header.Clone()
 	req.Header.Set("User-Agent", "brevet")
@@ -186,7 +186,7 @@ func checkURL(raw string, plaintext Plaintext) error {
 	case u.Scheme == "http" && !loopback(host):
 		return errors.New("the URL is http to an address that is not loopback")
 	case numeric(host):
-		return errors.New("the host is a number that some take for an address")
+		return errors.New("the host is a number that some programs take for an IP address")
 	}
 	return nil
 }
