@@ -62,7 +62,7 @@ func Up(ctx context.Context, databaseURL string, report func(line string)) error
 			return fmt.Errorf("migrating: %w", err)
 		}
 		if current {
-			report("the schema is current")
+			report("the schema is up to date")
 		}
 		return nil
 	})
@@ -88,7 +88,7 @@ func patiently(ctx context.Context, report func(line string), do func() error) e
 		case try == lockTries:
 			return fmt.Errorf("%w: %w", ErrBusy, err)
 		case try == 1:
-			report("others work on what is to change: trying again each second")
+			report("the tables are in use: trying again each second")
 		}
 		select {
 		case <-time.After(lockEvery):
@@ -113,7 +113,7 @@ func Down(ctx context.Context, databaseURL string) error {
 			return ErrNothingApplied
 		}
 		if err != nil {
-			return fmt.Errorf("taking a migration back: %w", err)
+			return fmt.Errorf("reverting a migration: %w", err)
 		}
 		return nil
 	})
@@ -157,7 +157,7 @@ func Check(ctx context.Context, on Querier) error {
 	newest := names[len(names)-1].Name()
 	want, err := goose.NumericComponent(newest)
 	if err != nil {
-		return fmt.Errorf("reading the number of %s: %w", newest, err)
+		return fmt.Errorf("reading the version of %s: %w", newest, err)
 	}
 	var have int64
 	err = on.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&have)

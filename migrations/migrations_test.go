@@ -175,7 +175,7 @@ func TestCheckVersion(t *testing.T) {
 func TestUpChecksServer(t *testing.T) {
 	db := testkit.NewDB(t)
 	err := migrations.Up(t.Context(), db.AsVersion(t, db.AdminURL, 17_00_05), nil)
-	const want = "in 17.5 a MERGE can hide rows from triggers: update it to 17.8 or later"
+	const want = "in 17.5, MERGE can hide rows from triggers: update it to 17.8 or later"
 	if !errors.Is(err, migrations.ErrServer) || !strings.Contains(err.Error(), want) {
 		t.Errorf("migrating: got %v, want %q", err, want)
 	}

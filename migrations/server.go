@@ -24,9 +24,9 @@ func checkVersion(version int) error {
 	mended := map[int]int{15: 16, 16: 12, 17: 8, 18: 2}[major]
 	switch {
 	case major < 14:
-		return fmt.Errorf("%w: it is %d.%d, and has to be 14 or newer", ErrServer, major, minor)
+		return fmt.Errorf("%w: it is %d.%d and must be 14 or newer", ErrServer, major, minor)
 	case minor < mended:
-		return fmt.Errorf("%w: in %d.%d a MERGE can hide rows from triggers: update it to %[2]d.%[4]d or later", ErrServer, major, minor, mended)
+		return fmt.Errorf("%w: in %d.%d, MERGE can hide rows from triggers: update it to %[2]d.%[4]d or later", ErrServer, major, minor, mended)
 	}
 	return nil
 }

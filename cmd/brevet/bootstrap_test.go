@@ -94,7 +94,7 @@ func TestMigrate(t *testing.T) {
 		return count, len(list)
 	}
 	migrate("up").want(t, 0, "applied 00001_ledger.sql")
-	migrate().want(t, 0, "the schema is current")
+	migrate().want(t, 0, "the schema is up to date")
 	migrate("status").want(t, 0, "MIGRATION", "00001_ledger.sql", "true")
 	count, all := applied()
 	if count != all || all == 0 {
@@ -110,7 +110,7 @@ func TestMigrate(t *testing.T) {
 			t.Errorf("got %d applied, want %d", got, left)
 		}
 	}
-	migrate("down", "--yes").want(t, 1, "no migration is applied")
+	migrate("down", "--yes").want(t, 1, "no migration has been applied")
 	migrate("up").want(t, 0)
 	p.write(t, "owner-url", "postgres://owner:hunter2@127.0.0.1:1/brevet")
 	got := migrate("up")
@@ -130,7 +130,7 @@ func TestBootstrapThenServe(t *testing.T) {
 		t.Errorf("got %q on standard output, want nothing", first.out)
 	}
 	roleID, secretID := p.read(t, "approle/role_id"), p.read(t, "approle/secret_id")
-	p.bootstrap(t).want(t, 0, "the schema is current")
+	p.bootstrap(t).want(t, 0, "the schema is up to date")
 	if p.read(t, "approle/role_id") != roleID || p.read(t, "approle/secret_id") == secretID {
 		t.Error("the second run should keep the role and bring a new secret id")
 	}
@@ -308,7 +308,7 @@ func TestBootstrapSaysWhatIsWrong(t *testing.T) {
 		{"token is not there", []string{"--vault-token-file", "/nonexistent/token"}, "--vault-token-file: reading a secret"},
 		{"password is empty", []string{"--broker-password-file", p.write(t, "empty", "")}, "is empty"},
 		{"auditor without password", []string{"--auditor-user="}, "--auditor-user and --auditor-password-file go together"},
-		{"broker would be the owner", []string{"--broker-user", parse(t, p.db.AdminURL).User.Username()}, "the login exists and is privileged"},
+		{"broker would be the owner", []string{"--broker-user", parse(t, p.db.AdminURL).User.Username()}, "the role exists and is privileged"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := p.bootstrap(t, tc.more...)
