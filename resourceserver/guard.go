@@ -21,10 +21,10 @@ const mostProofs = 100_000
 var ErrUnavailable = errors.New("tokens cannot be checked right now")
 
 // ErrInactive is the error that Config.Confirm returns for a token that is no longer in force.
-var ErrInactive = errors.New("token is not in force")
+var ErrInactive = errors.New("token is not active")
 
 // ErrOneShot means that a token is valid for one call only, and that Config.Confirm is not set to count its uses.
-var ErrOneShot = errors.New("token is for one call, and nobody keeps count")
+var ErrOneShot = errors.New("single-use token, but nothing counts its uses")
 
 // Config says which tokens a server accepts.
 type Config struct {
@@ -68,16 +68,16 @@ func New(cfg Config) (*Guard, error) {
 	}
 	issuer, err := url.Parse(cfg.Issuer)
 	if err != nil || issuer.Host == "" {
-		return nil, errors.New("resource: the issuer must be a URL")
+		return nil, errors.New("resourceserver: the issuer must be a URL")
 	}
 	if cfg.JWKS == "" {
 		cfg.JWKS = "https://" + issuer.Host + "/.well-known/jwks.json"
 	}
 	if u, err := url.Parse(cfg.JWKS); err != nil || u.Scheme != "https" || u.Host == "" {
-		return nil, errors.New("resource: keys are fetched over https only")
+		return nil, errors.New("resourceserver: keys must be fetched over https")
 	}
 	if u, err := url.Parse(cfg.Origin); err != nil || cfg.Origin != "" && (u.Scheme != "https" || u.Host == "" || u.Path != "" || u.RawQuery != "") {
-		return nil, errors.New("resource: the origin must be https://host[:port]")
+		return nil, errors.New("resourceserver: the origin must be https://host[:port]")
 	}
 	g := &Guard{cfg: cfg, keys: newKeys(cfg), used: dpop.NewReplayCache(mostProofs)}
 	g.lists = &lists{g: g, host: issuer.Host, client: clientOf(cfg), of: map[string]*kept[token.StatusList]{}}
@@ -85,7 +85,7 @@ func New(cfg Config) (*Guard, error) {
 		Issuer: cfg.Issuer, Audiences: []string{cfg.Audience}, Keys: g.known, Now: cfg.Now,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("resource: %w", err)
+		return nil, fmt.Errorf("resourceserver: %w", err)
 	}
 	return g, nil
 }
@@ -187,7 +187,7 @@ type presented struct {
 
 var (
 	errNone   = errors.New("no token")
-	errHeader = errors.New("not one token")
+	errHeader = errors.New("not exactly one token")
 )
 
 func presentedBy(r *http.Request) (presented, error) {
