@@ -263,7 +263,7 @@ func (s *session) proves(t *testing.T, id string) {
 	if err := os.WriteFile(check[3], []byte(forged), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	brevet(t, nil, check...).want(t, 1, "the receipt proves nothing")
+	brevet(t, nil, check...).want(t, 1, "the receipt is not valid")
 	var names []string
 	for _, f := range packed.File {
 		names = append(names, f.Name)

@@ -114,7 +114,7 @@ func TestAuditVerify(t *testing.T) {
 	inProcess(t, "audit", "snapshot", record, online).want(t, 0, "wrote "+record)
 	verify("--file", record, key).want(t, 0, "The record is intact: 6 entries")
 	whole := read(t, record)
-	verify("--file", a.write(t, "half", whole[:len(whole)/2]), key).want(t, 2, "the snapshot has been cut off")
+	verify("--file", a.write(t, "half", whole[:len(whole)/2]), key).want(t, 2, "the snapshot is incomplete")
 	inProcess(t, "audit", "snapshot", filepath.Join(a.dir, "no", "folder"), online).want(t, 1, "no such file")
 
 	conn := testkit.Connect(t, a.db.AdminURL)
@@ -127,7 +127,7 @@ func TestAuditVerify(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	verify(online, key).want(t, 1, "THE RECORD IS DAMAGED, first at 3", "entry_changed: an entry says something else than when it was made")
+	verify(online, key).want(t, 1, "THE RECORD IS DAMAGED, first at 3", "entry_changed: an entry was changed after it was made")
 	if got := object(t, verify(online, key, "-o", "json").out)["findings"].([]any); len(got) != 1 {
 		t.Errorf("got %v, want one finding", got)
 	}

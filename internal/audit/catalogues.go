@@ -14,21 +14,21 @@ import (
 // changeCatalogue applies a step of a catalogue, and reports why the step is impossible if it is.
 func (s *state) changeCatalogue(b *body, index int64) {
 	if b.Number != s.version+1 || b.Base != s.catalogue {
-		s.impossible(index, "it does not follow on the catalogue in force")
+		s.impossible(index, "it does not follow the catalogue in force")
 	}
 	if b.Proposal != "" {
 		asked, ok := s.changes.get(b.Proposal)
 		if !ok || asked[1] != "proposed" || asked[2] != b.Digest || asked[4] != strconv.FormatInt(b.Number, 10) || asked[7] != b.Proposer {
-			s.impossible(index, "it decides on what was not proposed")
+			s.impossible(index, "it decides on a catalogue that was not proposed")
 		}
 		if s.decided[b.Proposal] {
-			s.impossible(index, "it decides on what is decided")
+			s.impossible(index, "it decides on a proposal that is already decided")
 		}
 		s.decided[b.Proposal] = true
 	}
 	who := b.actor()
 	if b.Kind == "catalogue.applied" && b.Proposal != "" && who == b.Proposer {
-		s.impossible(index, "it applies what its own actor has proposed")
+		s.impossible(index, "its actor applies their own proposal")
 	}
 	number := strconv.FormatInt(b.Number, 10)
 	s.changes.set(index, b.ID, strings.TrimPrefix(b.Kind, "catalogue."), b.Digest, orNull(b.Base), number,
@@ -60,7 +60,7 @@ func (s *state) files(row Row) {
 	}
 	s.projections.add(Finding{
 		Code: ProjectionDiffers, Index: index, Where: Catalogues.Name + ".contents",
-		What: "the files of catalogue " + show(row.Values[0]) + " are not its own",
+		What: "the files of catalogue " + show(row.Values[0]) + " do not match its digest",
 	})
 }
 
@@ -88,7 +88,7 @@ func catalogueDigest(names, contents []string) string {
 func (s *state) filesLeft() {
 	for digest, index := range s.catalogues {
 		s.projections.add(Finding{
-			Code: ProjectionMissing, Index: index, Where: Catalogues.Name, What: "the files of catalogue " + show(digest) + " are not there",
+			Code: ProjectionMissing, Index: index, Where: Catalogues.Name, What: "the files of catalogue " + show(digest) + " are missing",
 		})
 	}
 }

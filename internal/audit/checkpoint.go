@@ -20,7 +20,7 @@ type Checkpoint struct {
 
 var (
 	// ErrCheckpoint means that a text is not a checkpoint.
-	ErrCheckpoint = errors.New("no checkpoint as in c2sp.org/tlog-checkpoint")
+	ErrCheckpoint = errors.New("not a checkpoint (c2sp.org/tlog-checkpoint)")
 	// ErrUnsigned means that no known key has signed the checkpoint.
 	ErrUnsigned = errors.New("no known key of the log has signed the checkpoint")
 )
@@ -61,7 +61,7 @@ func OpenCheckpoint(signed []byte, origin string, keys note.Verifiers) (Checkpoi
 	switch {
 	case errors.As(err, &unverified), errors.As(err, &invalid):
 		if name, _, _ := strings.Cut(string(signed), "\n"); name != origin {
-			return Checkpoint{}, fmt.Errorf("%w: it is of the log %q, not %q", ErrUnsigned, name, origin)
+			return Checkpoint{}, fmt.Errorf("%w: it belongs to the log %q, not %q", ErrUnsigned, name, origin)
 		}
 		return Checkpoint{}, ErrUnsigned
 	case err != nil:
@@ -69,7 +69,7 @@ func OpenCheckpoint(signed []byte, origin string, keys note.Verifiers) (Checkpoi
 	}
 	c, err := ParseCheckpoint(opened.Text)
 	if err == nil && c.Origin != origin {
-		err = fmt.Errorf("%w: it is of the log %q, not %q", ErrUnsigned, c.Origin, origin)
+		err = fmt.Errorf("%w: it belongs to the log %q, not %q", ErrUnsigned, c.Origin, origin)
 	}
 	return c, err
 }

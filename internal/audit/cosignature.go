@@ -26,9 +26,9 @@ const (
 
 var (
 	// ErrCosigner means that a text is not a witness's key.
-	ErrCosigner = errors.New("no Ed25519 key of a witness as in c2sp.org/tlog-cosignature")
+	ErrCosigner = errors.New("not an Ed25519 witness key (c2sp.org/tlog-cosignature)")
 	// ErrCosignature means that a note has a cosignature that its witness did not make.
-	ErrCosignature = errors.New("a cosignature is not what its witness would have made")
+	ErrCosignature = errors.New("a cosignature does not verify")
 )
 
 // Cosigner is the public key of a witness. It implements [note.Verifier].
@@ -47,11 +47,11 @@ func ParseCosigner(text string) (*Cosigner, error) {
 	case name == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsSpace):
 		return nil, fmt.Errorf("%w: it has no name", ErrCosigner)
 	case err != nil || len(key) != 1+ed25519.PublicKeySize || key[0] != cosignatureV1:
-		return nil, fmt.Errorf("%w: it is of another type, or damaged", ErrCosigner)
+		return nil, fmt.Errorf("%w: it has another type, or is damaged", ErrCosigner)
 	}
 	sum := sha256.Sum256(append([]byte(name+"\n"), key...))
 	if id != fmt.Sprintf("%x", sum[:idSize]) {
-		return nil, fmt.Errorf("%w: its id is that of another", ErrCosigner)
+		return nil, fmt.Errorf("%w: its id does not match the key", ErrCosigner)
 	}
 	return &Cosigner{name, binary.BigEndian.Uint32(sum[:]), key[1:]}, nil
 }

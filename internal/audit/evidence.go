@@ -58,7 +58,7 @@ func newEvidence(cfg Config) *evidence {
 func (v *evidence) entry(e Entry, body tlog.Hash) bool {
 	v.absent(e.Index)
 	if e.Index < v.next {
-		v.entries.at(EntryInserted, e.Index, "an entry stands at index %d, where the next is %d", e.Index, v.next)
+		v.entries.at(EntryInserted, e.Index, "an entry has index %d, and the next index is %d", e.Index, v.next)
 		return false
 	}
 	if e.Index > v.next {
@@ -99,7 +99,7 @@ func (v *evidence) tile(t Tile) {
 // gap reports missing entries and passes over them, with the hashes that tiles keep of them.
 func (v *evidence) gap(to int64) {
 	v.entries.add(Finding{
-		Code: EntryMissing, Index: v.next, Through: to - 1, What: "after it comes entry " + fmt.Sprint(to),
+		Code: EntryMissing, Index: v.next, Through: to - 1, What: "the next entry is " + fmt.Sprint(to),
 	})
 	for v.next < to && !v.lost {
 		hash, ok := v.tiles.leaf(v.next)
@@ -156,14 +156,14 @@ func (v *evidence) checkpoint(c SignedCheckpoint) {
 	if err != nil {
 		v.entries.add(Finding{
 			Code: CheckpointUnsigned, Index: min(v.good, c.Size-1), Through: c.Size - 1, Where: where,
-			What: fmt.Sprintf("%v: nothing vouches for these entries", err),
+			What: fmt.Sprintf("%v: no signature covers these entries", err),
 		})
 		return
 	}
 	if signed.N != c.Size || !bytes.Equal(signed.Hash[:], c.Root) {
 		v.others.add(Finding{
 			Code: CheckpointDiffers, Index: c.Size - 1, Where: where,
-			What: fmt.Sprintf("what is signed is the size %d and the root %x", signed.N, signed.Hash),
+			What: fmt.Sprintf("the signed size is %d and the signed root is %x", signed.N, signed.Hash),
 		})
 	}
 	v.last = max(v.last, signed.N)
@@ -172,7 +172,7 @@ func (v *evidence) checkpoint(c SignedCheckpoint) {
 	}
 	v.entries.add(Finding{
 		Code: CheckpointRoot, Index: v.good, Through: signed.N - 1, Where: where,
-		What: fmt.Sprintf("the first %d entries are not those that were signed; those before entry %d are", signed.N, v.good),
+		What: fmt.Sprintf("the first %d entries do not match the signature; those before entry %d do", signed.N, v.good),
 	})
 	v.lose()
 }
@@ -209,19 +209,19 @@ func (v *evidence) end(size int64) {
 	case max(size, v.last) > v.next:
 		v.entries.add(Finding{
 			Code: Truncated, Index: v.next, Through: max(size, v.last) - 1,
-			What: fmt.Sprintf("the ledger ends here, but counts %d entries and has a signed checkpoint of %d", size, v.last),
+			What: fmt.Sprintf("the ledger ends here, but its head counts %d entries and it has a signed checkpoint of %d", size, v.last),
 		})
 	case size < v.next:
 		v.others.add(Finding{
 			Code: HeadDiffers, Index: v.next - 1, Where: "ledger_head.size",
-			What: fmt.Sprintf("the head counts %d entries, there are %d", size, v.next),
+			What: fmt.Sprintf("the head counts %d entries, and there are %d", size, v.next),
 		})
 	}
 	for _, c := range v.trusted {
 		if c.N > v.next {
 			v.entries.add(Finding{
 				Code: RolledBack, Index: v.next, Through: c.N - 1, Where: fmt.Sprintf("kept checkpoint of size %d", c.N),
-				What: fmt.Sprintf("there were %d entries when it was signed, and are %d now", c.N, v.next),
+				What: fmt.Sprintf("it was signed over %d entries, and there are %d now", c.N, v.next),
 			})
 		}
 	}
@@ -238,11 +238,11 @@ func (v *evidence) end(size int64) {
 func (v *evidence) deny(c Checkpoint) {
 	f := Finding{
 		Code: CheckpointRoot, Index: v.good, Through: c.N - 1, Where: fmt.Sprintf("kept checkpoint of size %d", c.N),
-		What: fmt.Sprintf("the first %d entries are not those that it was signed for", c.N),
+		What: fmt.Sprintf("the first %d entries do not match it", c.N),
 	}
 	if v.good >= c.N {
 		f.Code, f.Index = SplitView, v.agreed
-		f.What += ", and the log's key has signed these too: there are two histories"
+		f.What += ", but the log's key has signed them too: there are two histories"
 	}
 	v.entries.add(f)
 }

@@ -15,9 +15,9 @@ import (
 
 var (
 	// ErrSnapshot means that a file is not a snapshot, has a version or tables that this program does not know, or is damaged.
-	ErrSnapshot = errors.New("no snapshot of a ledger, or a damaged one")
+	ErrSnapshot = errors.New("not a snapshot of a ledger, or a damaged one")
 	// ErrCutOff means that a snapshot is incomplete: its end is missing.
-	ErrCutOff = errors.New("the snapshot has been cut off")
+	ErrCutOff = errors.New("the snapshot is incomplete")
 )
 
 const (
@@ -166,7 +166,7 @@ func readSnapshot(r io.Reader, yield func(Item) bool) error {
 			continue
 		case l.End != nil:
 			if l.End.Lines != n {
-				return fmt.Errorf("%w: %d of %d lines are there", ErrSnapshot, n, l.End.Lines)
+				return fmt.Errorf("%w: it has %d of %d lines", ErrSnapshot, n, l.End.Lines)
 			}
 			return ended(lines)
 		}
@@ -198,7 +198,7 @@ func wholeLines(data []byte, atEOF bool) (advance int, line []byte, err error) {
 // ended reads on to the end of the file, so that gzip verifies its checksum.
 func ended(lines *bufio.Scanner) error {
 	if lines.Scan() {
-		return fmt.Errorf("%w: something follows its end", ErrSnapshot)
+		return fmt.Errorf("%w: it has data after its end", ErrSnapshot)
 	}
 	if err := lines.Err(); err != nil {
 		return named(err)
@@ -220,17 +220,17 @@ func named(err error) error {
 // check verifies that the snapshot's rows have the columns that this program expects.
 func (h *header) check() error {
 	if h == nil || h.Version != snapshotVersion {
-		return fmt.Errorf("%w: it does not begin like one of version %d", ErrSnapshot, snapshotVersion)
+		return fmt.Errorf("%w: its header is not that of version %d", ErrSnapshot, snapshotVersion)
 	}
 	for _, t := range written() {
 		if !slices.Equal(h.Tables[t.Name], t.Columns) {
-			return fmt.Errorf("%w: its table %s is another than this program's: use the version that it was made with", ErrSnapshot, t.Name)
+			return fmt.Errorf("%w: the columns of its table %s differ from this program's: use the version that wrote it", ErrSnapshot, t.Name)
 		}
 	}
 	return nil
 }
 
-var errNoItem = errors.New("holds nothing that is known")
+var errNoItem = errors.New("contains no known item")
 
 func (l *line) item() (Item, error) {
 	switch {

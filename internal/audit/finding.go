@@ -40,32 +40,32 @@ const (
 
 // Meanings explains each kind of damage.
 var Meanings = map[Code]string{
-	EntryMissing:   "an entry that was there has been taken out",
-	EntryInserted:  "an entry has been put in that was not there",
-	EntriesSwapped: "two entries have changed places",
-	EntryChanged:   "an entry says something else than when it was made",
-	LeafHash:       "the hash beside an entry is not that of the entry",
-	ColumnDiffers:  "a column beside an entry says something else than the entry",
-	NotCanonical:   "an entry is not written as this program writes entries",
-	Unreadable:     "an entry cannot be read, or is of a newer version than this program",
-	Impossible:     "an entry cannot follow on those before it: it, or one of them, was not made by Brevet",
+	EntryMissing:   "an entry was removed",
+	EntryInserted:  "an entry was inserted",
+	EntriesSwapped: "two entries were swapped",
+	EntryChanged:   "an entry was changed after it was made",
+	LeafHash:       "the hash beside an entry does not match the entry",
+	ColumnDiffers:  "a column beside an entry does not match the entry",
+	NotCanonical:   "an entry is not in canonical form",
+	Unreadable:     "an entry cannot be read, or its version is newer than this program supports",
+	Impossible:     "an entry cannot follow the entries before it: Brevet did not make it, or did not make one of them",
 
-	PrunedDiffers: "where old entries were dropped, other entries are left than the log says",
+	PrunedDiffers: "after pruning, the remaining entries are not those that the log names",
 
-	HeadDiffers: "the number of entries that the ledger keeps is wrong",
-	Truncated:   "the last entries have been cut off",
-	RolledBack:  "the ledger is an older one than the checkpoint that you kept: a backup was brought back, or the last entries and all that told of them have been cut off",
-	SplitView:   "the log's key has signed two histories: who holds it has shown you another one than now",
+	HeadDiffers: "the number of entries in the head of the ledger is wrong",
+	Truncated:   "the last entries were removed",
+	RolledBack:  "the ledger is older than the checkpoint that you kept: a backup was restored, or the last entries and all traces of them were removed",
+	SplitView:   "the log's key has signed two histories: its holder showed you another one before",
 
-	CheckpointUnsigned: "a checkpoint is not signed by the log's key: it was changed, or signed by somebody else",
-	CheckpointDiffers:  "the columns beside a checkpoint say something else than what is signed",
-	CheckpointRoot:     "the entries are not those that a checkpoint was signed for: some of those named were changed, and their hashes with them",
-	TileDiffers:        "hashes that are kept for proofs were changed",
-	TileMissing:        "hashes that are kept for proofs are gone",
+	CheckpointUnsigned: "a checkpoint is not signed by the log's key: it was changed, or another key signed it",
+	CheckpointDiffers:  "the columns beside a checkpoint do not match the signed text",
+	CheckpointRoot:     "the entries do not match a signed checkpoint: some of the named entries were changed, and their hashes too",
+	TileDiffers:        "stored hashes for proofs were changed",
+	TileMissing:        "stored hashes for proofs are missing",
 
-	ProjectionDiffers: "a table says something else than the entries: trust the entries",
-	ProjectionMissing: "a table lacks a row that the entries speak of: trust the entries",
-	ProjectionExtra:   "a table has a row that no entry speaks of: trust the entries",
+	ProjectionDiffers: "a table does not match the entries: trust the entries",
+	ProjectionMissing: "a table lacks a row that the entries require: trust the entries",
+	ProjectionExtra:   "a table has a row that no entry explains: trust the entries",
 }
 
 // Finding is one defect.

@@ -20,7 +20,7 @@ func (v *evidence) judge(doubts []doubt, of verdict, last int64) (left []doubt) 
 		case of == bodiesAreTrue && !d.certain || d.body == d.kept:
 			v.judgeBeside(d, of)
 		case of == undecided && !d.inTile && !d.certain:
-			v.entries.at(LeafHash, d.index, "its body and the hash beside it do not belong together, and no later signature tells which was changed")
+			v.entries.at(LeafHash, d.index, "its body and the hash beside it do not match, and no later signature shows which of them was changed")
 		case d.index == last:
 			d.certain = true
 			return []doubt{d}
@@ -37,11 +37,11 @@ func (v *evidence) judgeBeside(d doubt, of verdict) {
 	if d.column {
 		v.entries.add(Finding{
 			Code: LeafHash, Index: d.index, Where: "entries.leaf_hash",
-			What: "the hash beside the entry was changed, the entry was not",
+			What: "the hash beside the entry was changed, but not the entry",
 		})
 	}
 	if d.inTile && of == bodiesAreTrue {
-		v.tiles.differs(0, d.index/tileWidth, fmt.Sprintf("its hash of entry %d was changed, the entry was not", d.index))
+		v.tiles.differs(0, d.index/tileWidth, fmt.Sprintf("its hash of entry %d was changed, but not the entry", d.index))
 	}
 }
 
@@ -60,17 +60,17 @@ func (v *evidence) judgeBody(doubts []doubt) (alike int) {
 		v.moved = movement{d, before.up, before.down}
 	case d.body == next.kept && next.body == d.kept:
 		v.entries.add(Finding{
-			Code: EntriesSwapped, Index: d.index, Through: next.index, What: "the two entries have changed places",
+			Code: EntriesSwapped, Index: d.index, Through: next.index, What: "the two entries were swapped",
 		})
 		return 2
 	case d.body == next.kept:
-		v.entries.at(EntryMissing, d.index, "it was taken out, and those after it were moved up")
+		v.entries.at(EntryMissing, d.index, "it was removed, and the entries after it moved up")
 		v.moved = movement{last: d, up: true}
 	case next.body == d.kept:
-		v.entries.at(EntryInserted, d.index, "it was put in, and those after it were moved down")
+		v.entries.at(EntryInserted, d.index, "it was inserted, and the entries after it moved down")
 		v.moved = movement{last: d, down: true}
 	default:
-		v.entries.at(EntryChanged, d.index, "its body is not the one whose hash was kept")
+		v.entries.at(EntryChanged, d.index, "its body does not match the stored hash")
 	}
 	return 1
 }

@@ -27,7 +27,7 @@ func (s *state) register(b *body, index int64) {
 	digest := sha256.Sum256(public)
 	switch {
 	case err != nil || errToo != nil || b.Digest != hex.EncodeToString(digest[:]):
-		s.impossible(index, "it registers what is no passkey")
+		s.impossible(index, "the passkey that it registers is not valid")
 		return
 	case s.keys[b.ID] != nil || s.owns[b.Credential] != nil || s.once[b.Digest]:
 		s.impossible(index, "it registers a passkey that was registered before")
@@ -63,7 +63,7 @@ func (s *state) unregister(b *body, index int64) {
 func (s *state) signs(a *asked, v vote) {
 	if !a.passkey || v.verdict == "deny" {
 		if v.assertion != "" {
-			s.impossible(v.index, "it is signed where nothing has to be")
+			s.impossible(v.index, "it has a signature that its request does not require")
 		}
 		return
 	}
@@ -80,7 +80,7 @@ func (s *state) signs(a *asked, v vote) {
 		}
 	}
 	if err != nil {
-		s.impossible(v.index, "its signature by a passkey does not verify")
+		s.impossible(v.index, "its passkey signature does not verify")
 	}
 }
 

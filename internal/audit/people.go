@@ -83,17 +83,17 @@ func (s *state) step(b *body, index int64) {
 	r := s.waiting(b.ID)
 	switch {
 	case r == nil:
-		s.impossible(index, "it decides on request "+show(b.ID)+", which waits for nobody")
+		s.impossible(index, "it decides on request "+show(b.ID)+", which waits for no approval")
 		return
 	case r.status != b.Was || r.number(votes) != b.Votes || !r.mayMove(b.Status):
-		s.impossible(index, "it decides on a request that was something else")
+		s.impossible(index, "its request was in another state")
 		return
 	case b.Kind == "approval.vote" && r.asked.hash != b.Hash:
-		s.impossible(index, "it is a vote on something else than its request")
+		s.impossible(index, "it is a vote on another text than that of its request")
 	case b.Kind == "approval.vote" && r.asked.onBehalfOf != Null && r.asked.onBehalfOf == b.actor():
-		s.impossible(index, "it is a vote of the person on whose behalf it was asked")
+		s.impossible(index, "it is a vote by the person on whose behalf the request was made")
 	case b.Verdict == "break_glass" && (b.Covers != "request" || strings.TrimSpace(b.Note) == ""):
-		s.impossible(index, "it breaks the glass for the task, or for no reason")
+		s.impossible(index, "it is a break-glass vote that covers the task, or has no note")
 	}
 	now := r.change()
 	now[status], now[statusTime], now[actor] = b.Status, b.Time, Null
@@ -112,7 +112,7 @@ func (s *state) step(b *body, index int64) {
 	}
 	code := s.approvedBy(r.asked)
 	if b.Status == "approved" && (code == "" || b.Kind == "approval.remembered" && code != "approved") {
-		s.impossible(index, "it approves a request without enough people")
+		s.impossible(index, "it approves a request without enough votes")
 	}
 	r.settled()
 }
@@ -129,7 +129,7 @@ func (s *state) cast(r *record, b *body, v vote, index int64) {
 func (s *state) remember(b *body, r *record, index int64) {
 	of := s.waiting(b.Of)
 	if of == nil || !of.asked.covers(r.asked) || of.asked.group != r.asked.group || of.asked.quorum != r.asked.quorum {
-		s.impossible(index, "it remembers what was something else")
+		s.impossible(index, "it reuses an approval of a different request")
 		return
 	}
 	r.now[remembered] = b.Of
@@ -149,12 +149,12 @@ func (s *state) redeem(b *body, index int64) {
 	switch {
 	case r == nil || !r.mayMove("redeemed") || r.asked.hash != b.Approves.Hash || r.asked.digest != b.Request.Digest ||
 		!r.asked.covers(askedOf(b)):
-		s.impossible(index, "it redeems what is not approved")
+		s.impossible(index, "it redeems a request that is not approved")
 		return
 	case s.delivered(r.values()[redeemedBy]):
-		s.impossible(index, "it redeems what was redeemed and delivered")
+		s.impossible(index, "it redeems a request whose credential was already delivered")
 	case s.approvedBy(r.asked) != b.Decision.Code || s.rejected(r):
-		s.impossible(index, "it redeems what not enough people approve")
+		s.impossible(index, "it redeems a request without enough votes")
 	}
 	now := r.change()
 	now[status], now[statusTime], now[redeemedBy] = "redeemed", b.Time, b.ID
@@ -210,7 +210,7 @@ func (s *state) approvedBy(a *asked) string {
 func (s *state) meet(b *body, index int64) {
 	said, err := time.Parse(time.RFC3339Nano, b.SaidAt)
 	if err != nil {
-		s.impossible(index, "it says no time")
+		s.impossible(index, "it has no valid time")
 		return
 	}
 	if before, known := s.met[b.Person.ID]; known && !said.After(before) {

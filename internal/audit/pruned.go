@@ -64,7 +64,7 @@ func (s *prunes) add(item Pruned) {
 	}
 	err := json.Unmarshal(item.Body, &said, jsontext.AllowDuplicateNames(true))
 	if err != nil || said.First != s.beyond || said.Beyond <= said.First || said.Beyond%tileWidth != 0 || said.Beyond > item.Index {
-		s.found.at(Impossible, item.Index, "it tells of dropped entries %d to %d, which cannot be: those up to %d were",
+		s.found.at(Impossible, item.Index, "it claims that entries %d to %d were dropped, which is impossible: the range before ends at entry %d, exclusive",
 			said.First, said.Beyond-1, s.beyond)
 		return
 	}
@@ -100,7 +100,7 @@ func (s *prunes) take(e Entry, b *body) {
 	s.left++
 	_ = binary.Write(s.sum, binary.BigEndian, e.Index) // a hash takes everything
 	if b != nil && (b.Kind == "call.refused" || b.Kind == "credentials.revoke") {
-		s.found.at(PrunedDiffers, e.Index, "it was to be dropped with those around it, and is there")
+		s.found.at(PrunedDiffers, e.Index, "it should have been dropped with the entries around it, but exists")
 	}
 }
 
@@ -108,7 +108,7 @@ func (s *prunes) take(e Entry, b *body) {
 func (s *prunes) end() {
 	for _, c := range s.claims {
 		if !c.told {
-			s.found.at(PrunedDiffers, c.First, "no entry %d says that it and those after it were dropped", c.Index)
+			s.found.at(PrunedDiffers, c.First, "entry %d, which records that this entry and those after it were dropped, is missing", c.Index)
 		}
 	}
 	if len(s.claims) == 0 {
@@ -118,7 +118,7 @@ func (s *prunes) end() {
 	if s.left != last.left || hex.EncodeToString(s.sum.Sum(nil)) != last.sum {
 		s.found.add(Finding{
 			Code: PrunedDiffers, Index: 0, Through: s.beyond - 1,
-			What: fmt.Sprintf("of these, %d entries are left; they are not the %d of which entry %d says that they are", s.left, last.left, last.Index),
+			What: fmt.Sprintf("%d of these entries remain; they are not the %d that entry %d names", s.left, last.left, last.Index),
 		})
 	}
 }
@@ -148,6 +148,6 @@ func (s *state) lasts() {
 		}
 	}
 	for _, r := range sortedBy(idle, func(r *record) int64 { return r.index }) {
-		s.steps.at(PrunedDiffers, r.index, "it was to be dropped with those around it, and is there")
+		s.steps.at(PrunedDiffers, r.index, "it should have been dropped with the entries around it, but exists")
 	}
 }

@@ -13,10 +13,10 @@ import (
 var ErrNotYet = errors.New("no checkpoint covers it yet")
 
 // ErrTooLarge means that a task has more entries than a receipt can hold.
-var ErrTooLarge = errors.New("it has more entries than a receipt holds")
+var ErrTooLarge = errors.New("it has more entries than a receipt can hold")
 
 // ErrReceipt means that a receipt does not prove what it claims.
-var ErrReceipt = errors.New("the receipt proves nothing")
+var ErrReceipt = errors.New("the receipt is not valid")
 
 // Receipt proves that entries of one issuance, or of one task, are in a log. To verify it, the reader needs only the log's
 // public key. It does not prove that there are no other entries: that takes the whole log.
@@ -57,17 +57,17 @@ func (r Receipt) Verify(keys note.Verifiers) (Checkpoint, error) {
 		return Checkpoint{}, err
 	}
 	if r.Version != 1 || len(r.Entries) == 0 {
-		return Checkpoint{}, fmt.Errorf("%w: it has no entries, or another form", ErrReceipt)
+		return Checkpoint{}, fmt.Errorf("%w: it has no entries, or an unknown version", ErrReceipt)
 	}
 	before, known := int64(-1), map[string]bool{r.Issuance: r.Issuance != "", r.Approves: r.Approves != ""}
 	for _, e := range r.Entries {
 		switch {
 		case !r.concerns(e, known):
-			return Checkpoint{}, fmt.Errorf("%w: entry %d is of something else", ErrReceipt, e.Index)
+			return Checkpoint{}, fmt.Errorf("%w: entry %d does not belong to it", ErrReceipt, e.Index)
 		case e.Index <= before:
 			return Checkpoint{}, fmt.Errorf("%w: entry %d is out of order", ErrReceipt, e.Index)
 		case e.Index >= c.N || tlog.CheckRecord(e.Proof, c.N, c.Hash, e.Index, tlog.RecordHash([]byte(e.Body))) != nil:
-			return Checkpoint{}, fmt.Errorf("%w: entry %d is not in the log, or not so", ErrReceipt, e.Index)
+			return Checkpoint{}, fmt.Errorf("%w: entry %d is not in the log in this form", ErrReceipt, e.Index)
 		}
 		before = e.Index
 	}

@@ -199,7 +199,7 @@ func (p *projection) compare(row Row, found *findings) {
 	if !ok {
 		found.add(Finding{
 			Code: ProjectionExtra, Index: row.index(), Where: p.table.Name,
-			What: "no entry says that there is a row of " + p.table.name(row.Values, 0),
+			What: "no entry explains the row of " + p.table.name(row.Values, 0),
 		})
 		return
 	}
@@ -212,7 +212,7 @@ func (p *projection) rest(found *findings) {
 	for _, w := range sortedBy(p.want, func(w wanted) int64 { return w.index }) {
 		found.add(Finding{
 			Code: ProjectionMissing, Index: w.index, Where: p.table.Name,
-			What: "the row of " + p.table.name(w.values, 0) + " is not there",
+			What: "the row of " + p.table.name(w.values, 0) + " is missing",
 		})
 	}
 }

@@ -57,7 +57,7 @@ func newState() *state {
 func (s *state) apply(p *parsed) {
 	b, index := p.body, p.entry.Index
 	if b.Version != 1 {
-		s.steps.at(Unreadable, index, "its version is %d: this program knows version 1", b.Version)
+		s.steps.at(Unreadable, index, "its version is %d, and this program supports version 1", b.Version)
 	}
 	switch b.Kind {
 	case "call.refused", "credentials.revoke", "ledger.pruned":
@@ -84,7 +84,7 @@ func (s *state) apply(p *parsed) {
 	case "quarantine.remove":
 		const command = 4 // index of the column
 		if row, stands := s.quarantines.get(b.Target.SPIFFEID); !stands || b.Lifts != "" && b.Lifts != row[command] {
-			s.impossible(index, "it lifts a quarantine that does not stand")
+			s.impossible(index, "it lifts a quarantine that does not exist")
 		}
 		delete(s.quarantines.want, b.Target.SPIFFEID)
 	default:
@@ -103,19 +103,19 @@ func (s *state) start(p *parsed) {
 		return
 	}
 	if !b.beginsRightly() {
-		s.impossible(index, "a request does not begin as "+show(b.Status))
+		s.impossible(index, "a request cannot begin as "+show(b.Status))
 	}
 	if s.version > 0 && b.Decision.Catalogue != s.catalogue {
 		s.impossible(index, "it was decided by a catalogue that was not in force")
 	}
 	if b.Kind != "request.denied" && s.forbids(b.Subject.SPIFFEID, b.Request.Task) {
-		s.impossible(index, "it is of a sandbox in quarantine, or of a task that had ended")
+		s.impossible(index, "its sandbox was quarantined, or its task had ended")
 	}
 	if b.Parent != nil {
 		from, _ := id(*b.Parent)
 		switch r := s.records[from]; {
 		case r == nil || r.kind != "jwt":
-			s.impossible(index, "it is handed down from what is no token")
+			s.impossible(index, "its parent is not a token")
 		default:
 			r.held = true
 		}
@@ -134,11 +134,11 @@ func (s *state) settle(b *body, index int64) {
 	r := s.records[key]
 	switch {
 	case b.Kind != "issuance."+b.Status:
-		s.impossible(index, "no entry is of the kind "+show(b.Kind))
+		s.impossible(index, "no entry has the kind "+show(b.Kind))
 	case r == nil:
-		s.impossible(index, "it goes on with request "+show(b.ID)+", which nothing has begun")
+		s.impossible(index, "it continues request "+show(b.ID)+", which no entry begins")
 	case r.asked != nil || !r.mayMove(b.Status):
-		s.impossible(index, "a request does not go from "+r.status+" to "+show(b.Status))
+		s.impossible(index, "a request cannot go from "+r.status+" to "+show(b.Status))
 	default:
 		r.move(b)
 		r.last = index
@@ -165,7 +165,7 @@ func (s *state) endTask(b *body, index int64) {
 		at, err = time.Parse(time.RFC3339Nano, *b.At)
 	}
 	if err != nil {
-		s.impossible(index, "it names no time")
+		s.impossible(index, "it has no valid time")
 		return
 	}
 	end := taskEnd{at, !at.After(now)}

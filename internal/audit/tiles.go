@@ -28,7 +28,7 @@ func newTiles() *tiles {
 // add takes the next tile, after those above it.
 func (s *tiles) add(t Tile) {
 	if !t.whole() {
-		s.differs(t.Level, t.Number, "it is not a whole tile")
+		s.differs(t.Level, t.Number, "the tile is incomplete")
 		return
 	}
 	if t.Number != s.seen[t.Level] {
@@ -37,7 +37,7 @@ func (s *tiles) add(t Tile) {
 	s.seen[t.Level] = t.Number + 1
 	root := t.made()
 	if !bytes.Equal(t.Root, root[:]) {
-		s.differs(t.Level, t.Number, "its root is not that of its hashes")
+		s.differs(t.Level, t.Number, "its root does not match its hashes")
 	}
 	above, ok := s.upper[place{t.Level + 1, t.Number / tileWidth}]
 	if ok && above.hash(t.Number%tileWidth) != root {
@@ -65,7 +65,7 @@ func (s *tiles) missing(level int, number int64) {
 	first := Tile{Level: level, Number: s.seen[level]}
 	s.found.add(Finding{
 		Code: TileMissing, Index: first.first(), Through: Tile{Level: level, Number: number - 1}.last(),
-		Where: first.name(), What: fmt.Sprintf("tiles %d to %d of level %d are not there", first.Number, number-1, level),
+		Where: first.name(), What: fmt.Sprintf("tiles %d to %d of level %d are missing", first.Number, number-1, level),
 	})
 }
 
@@ -90,7 +90,7 @@ func (s *tiles) end(sealed, entries int64) {
 			s.missing(level, due)
 		}
 		if n := entries >> (8 * (level + 1)); s.seen[level] > n {
-			s.differs(level, s.seen[level]-1, "it is over more entries than there are")
+			s.differs(level, s.seen[level]-1, "it covers more entries than exist")
 		}
 	}
 }

@@ -24,13 +24,13 @@ func (s *state) report(b *body, index int64) {
 	_, again := s.uses[key]
 	switch {
 	case r == nil || !r.issued:
-		s.impossible(index, "it tells of the uses of "+show(b.ID)+", which was not issued")
+		s.impossible(index, "it reports uses of "+show(b.ID)+", which was not issued")
 	case r.holder.Value() != b.actor():
-		s.impossible(index, "it tells of the uses of "+show(b.ID)+", which is somebody else's")
+		s.impossible(index, "it reports uses of "+show(b.ID)+", which has another holder")
 	case again:
-		s.impossible(index, "it tells of the uses of "+show(b.ID)+" again")
+		s.impossible(index, "it reports uses of "+show(b.ID)+" again")
 	case !possible:
-		s.impossible(index, "it tells of uses that cannot be")
+		s.impossible(index, "it reports impossible uses")
 	default:
 		r.last = index
 		s.uses[key] = u

@@ -132,7 +132,7 @@ func parseEntry(e Entry) *parsed {
 	body, err := readBody(e.Body)
 	switch {
 	case err != nil:
-		p.flaw(Unreadable, "", "its body is not what an entry says: "+show(err.Error()))
+		p.flaw(Unreadable, "", "its body is not a valid entry: "+show(err.Error()))
 		return p
 	case !canonical(e.Body):
 		p.flaw(NotCanonical, "", "its body is not in canonical form")
