@@ -33,7 +33,7 @@ func (s *Server) asAdmin(r *http.Request, who caller, within []string) []string 
 	}
 	if c := callOf(r); !c.bootstrap {
 		c.bootstrap = true
-		s.cfg.Log.WarnContext(r.Context(), "bootstrap admin calls",
+		s.cfg.Log.WarnContext(r.Context(), "bootstrap admin used",
 			"request_id", c.id, "operation", c.operation, "person", nameOf(who), "until", end)
 	}
 	return []string{people.Everywhere}
@@ -49,7 +49,7 @@ func (s *Server) isBootstrap(who caller) bool {
 func (s *Server) bootstrap(r *http.Request) (end time.Time, on bool) {
 	end, on, err := s.cfg.Bootstrap.Bootstrap(r.Context())
 	if err != nil {
-		s.cfg.Log.ErrorContext(r.Context(), "bootstrap admin not told", "request_id", callOf(r).id, "error", err)
+		s.cfg.Log.ErrorContext(r.Context(), "state of the bootstrap admin unknown", "request_id", callOf(r).id, "error", err)
 		return time.Time{}, false
 	}
 	return end, on
@@ -62,7 +62,7 @@ func (s *Server) endBootstrap(r *http.Request) {
 		return
 	}
 	if err := s.cfg.Bootstrap.EndBootstrap(r.Context()); err != nil {
-		s.cfg.Log.ErrorContext(r.Context(), "bootstrap admin not ended", "request_id", callOf(r).id, "error", err)
+		s.cfg.Log.ErrorContext(r.Context(), "bootstrap admin not disabled", "request_id", callOf(r).id, "error", err)
 		return
 	}
 	s.bootstrapOver.Store(true)

@@ -81,7 +81,7 @@ func TestBootstrapAdminUntilAnother(t *testing.T) {
 			}
 			wantBootstrap(t, s, true)
 			wantBootstrap(t, other, true)
-			if got := strings.Count(s.Log.String(), "bootstrap admin calls"); got != 6 {
+			if got := strings.Count(s.Log.String(), "bootstrap admin used"); got != 6 {
 				t.Errorf("got %d uses in the log, want 6", got)
 			}
 			if err := call(someone(t, s, another)); err != nil {

@@ -18,7 +18,7 @@ type bundleMeter struct {
 // MeterBundles registers brevet_bundle_failing_seconds. Its labels are the configured trust domains.
 func MeterBundles(reg prometheus.Registerer, status func() []attest.BundleStatus, now func() time.Time) error {
 	m := &bundleMeter{status: status, now: now, failing: prometheus.NewDesc("brevet_bundle_failing_seconds",
-		"Time since the source of a trust domain's bundle began to fail, 0 while it works. The last bundle is gone by for a day.",
+		"Time since the source of a trust domain's bundle began to fail, 0 while it works. The last bundle stays in use for a day.",
 		[]string{"trust_domain"}, nil)}
 	if err := reg.Register(m); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)

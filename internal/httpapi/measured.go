@@ -19,7 +19,7 @@ type Stopwatch struct {
 // NewStopwatch registers the metric brevet_store_duration_seconds, by store, operation and outcome.
 func NewStopwatch(reg prometheus.Registerer, now func() time.Time) (*Stopwatch, error) {
 	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "brevet_store_duration_seconds", Help: "Time that the ledger and the mint took, by store, operation and outcome.",
+		Name: "brevet_store_duration_seconds", Help: "Duration of operations of the ledger and the mint, by store, operation and outcome.",
 		Buckets: durationBuckets,
 	}, []string{"store", "operation", "outcome"})
 	if err := reg.Register(seconds); err != nil {

@@ -26,14 +26,14 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "brevet_http_requests_total", Help: "Calls answered, by route and status.",
+			Name: "brevet_http_requests_total", Help: "Answered calls, by route and status.",
 		}, []string{"route", "status"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "brevet_http_request_duration_seconds", Help: "Time from the first byte of a call to its answer, by route.",
+			Name: "brevet_http_request_duration_seconds", Help: "Time from the first byte of a call to its response, by route.",
 			Buckets: durationBuckets,
 		}, []string{"route"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "brevet_http_in_flight", Help: "Calls being answered.",
+			Name: "brevet_http_in_flight", Help: "Calls in progress.",
 		}),
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "brevet_decisions_total", Help: "Decisions, by outcome and the scope's authority class.",
@@ -42,16 +42,16 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: "brevet_problems_total", Help: "Calls answered with a problem, by its code.",
 		}, []string{"code"}),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "brevet_ended_total", Help: "Credentials on receipts of early ends, by cause and the status they were left in.",
+			Name: "brevet_ended_total", Help: "Credentials on receipts of early ends, by cause and resulting status.",
 		}, []string{"cause", "status"}),
 		votes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "brevet_votes_total", Help: "Votes, by verdict, by the group that was asked and by the voter's subject at the provider.",
+			Name: "brevet_votes_total", Help: "Votes, by verdict, approver group and the voter's subject at the provider.",
 		}, []string{"verdict", "group", "approver"}),
 		broken: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "brevet_break_glass_total", Help: "Votes in place of the group that was asked, and what was issued on them, by which of the two it is.",
+			Name: "brevet_break_glass_total", Help: "Break-glass votes and the issuances that they approved, by step.",
 		}, []string{"step"}),
 		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "brevet_checks_total", Help: "Calls that gateways asked about, by what became of them: allowed, gateway when the gateway itself was refused, or the code of the problem.",
+			Name: "brevet_checks_total", Help: "Calls that gateways checked, by result: allowed, gateway if the gateway itself was refused, or the code of the problem.",
 		}, []string{"outcome"}),
 	}
 	for _, step := range []string{"vote", "issuance"} {
@@ -80,25 +80,25 @@ type Gauges struct {
 func NewGauges(reg prometheus.Registerer, now func() time.Time) (*Gauges, error) {
 	g := &Gauges{
 		unrevoked: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "brevet_unrevoked", Help: "Credentials that should be dead and are not known to be, as the replica that sweeps sees it.",
+			Name: "brevet_unrevoked", Help: "Overdue credentials that are not confirmed revoked, seen from the replica that runs the sweeper.",
 		}),
 		size: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "brevet_ledger_checkpoint_size", Help: "Entries that the last checkpoint covers.",
 		}),
 		room: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "brevet_ledger_room", Help: "Entries that fit into the partitions that there are.",
+			Name: "brevet_ledger_room", Help: "Entries that fit into the existing partitions.",
 		}),
 		cosigned: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "brevet_witness_size", Help: "Entries of the last checkpoint that a witness has cosigned, as the replica that asks it sees it.",
+			Name: "brevet_witness_size", Help: "Entries of the last checkpoint that a witness has cosigned, seen from the replica that asks it.",
 		}, []string{"witness"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "brevet_witness_failures_total", Help: "Checkpoints that a witness has not cosigned. Why is history when it has cosigned another one: an alarm.",
+			Name: "brevet_witness_failures_total", Help: "Checkpoints that a witness did not cosign. The label why is history if it has cosigned another history: alert on that.",
 		}, []string{"witness", "why"}),
 		now: now,
 	}
 	age := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "brevet_ledger_checkpoint_age_seconds",
-		Help: "Time since the last checkpoint was last seen to continue the one before, and to cover the ledger or more of it.",
+		Help: "Time since this replica last saw a checkpoint that continues the one before and covers the ledger.",
 	}, g.age)
 	for _, c := range []prometheus.Collector{g.unrevoked, g.size, g.room, g.cosigned, g.failures, age} {
 		if err := reg.Register(c); err != nil {

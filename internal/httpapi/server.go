@@ -157,7 +157,7 @@ func (cfg Config) check() error {
 	case len(cfg.Hosts) == 0:
 		return errors.New("server: no hosts: name the host that clients connect to")
 	case cfg.BootstrapAdmin != "" && cfg.Bootstrap == nil:
-		return errors.New("server: a bootstrap admin needs a time")
+		return errors.New("server: a bootstrap admin requires Bootstrap")
 	case len(cfg.CursorKey) < minCursorKey:
 		return fmt.Errorf("server: the cursor key must have at least %d bytes", minCursorKey)
 	}

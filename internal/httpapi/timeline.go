@@ -71,7 +71,7 @@ func (s *Server) readTimeline(r *http.Request, by reading, q broker.TimelineQuer
 		Reach    broker.Reach
 	}{by.reader, q, by.within})
 	if err != nil {
-		return Timeline{}, fmt.Errorf("naming a time line: %w", err)
+		return Timeline{}, fmt.Errorf("naming a timeline: %w", err)
 	}
 	q.Limit = limit
 	if cursor != "" {
