@@ -166,7 +166,7 @@ func (a *actor) UnmarshalJSON(text []byte) error {
 func Read(index int64, text string) (Event, error) {
 	var b body
 	if err := json.Unmarshal([]byte(text), &b); err != nil {
-		return Event{}, fmt.Errorf("entry %d is not one that this program knows: %w", index, err)
+		return Event{}, fmt.Errorf("entry %d is not an entry that this program supports: %w", index, err)
 	}
 	e := Event{
 		Index: index, ID: b.ID, Time: b.Time, Kind: b.Kind,

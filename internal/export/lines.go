@@ -45,7 +45,7 @@ func NewWriter(w io.Writer, format Format, source string) (Writer, error) {
 	case Parquet:
 		return newColumns(w), nil
 	}
-	return nil, fmt.Errorf("%q is no form that entries are written in", format)
+	return nil, fmt.Errorf("%q is not an export format", format)
 }
 
 // lines writes one JSON object per line.
