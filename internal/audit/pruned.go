@@ -64,7 +64,7 @@ func (s *prunes) add(item Pruned) {
 	}
 	err := json.Unmarshal(item.Body, &said, jsontext.AllowDuplicateNames(true))
 	if err != nil || said.First != s.beyond || said.Beyond <= said.First || said.Beyond%tileWidth != 0 || said.Beyond > item.Index {
-		s.found.at(Impossible, item.Index, "it claims that entries %d to %d were dropped, which is impossible: the range before ends at entry %d, exclusive",
+		s.found.at(Impossible, item.Index, "it claims that entries %d to %d were dropped, which is impossible: the ranges before end before entry %d",
 			said.First, said.Beyond-1, s.beyond)
 		return
 	}
