@@ -40,7 +40,7 @@ func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who cal
 	var body []byte
 	if r.ContentLength != 0 || s.rules.routes[operation].Operation.RequestBody.Value.Required {
 		var err error
-		if body, err = readBodyUpTo(w, r, s.rules.body[operation], mostBytes(operation)); err != nil {
+		if body, err = readBody(w, r, s.rules.body[operation], mostBytes(operation)); err != nil {
 			return out, err
 		}
 	}
@@ -82,11 +82,7 @@ func typeError(err error) error {
 func malformed(detail string) error { return &requestError{kind: errMalformedBody, detail: detail} }
 
 // readBody returns the bytes of a body that is one strict JSON object with no members outside members.
-func readBody(w http.ResponseWriter, r *http.Request, members map[string]bool) ([]byte, error) {
-	return readBodyUpTo(w, r, members, maxBody)
-}
-
-func readBodyUpTo(w http.ResponseWriter, r *http.Request, members map[string]bool, most int64) ([]byte, error) {
+func readBody(w http.ResponseWriter, r *http.Request, members map[string]bool, most int64) ([]byte, error) {
 	if err := checkBodyHeaders(r, "application/json", most); err != nil {
 		return nil, err
 	}
