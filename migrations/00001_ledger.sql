@@ -1,117 +1,34 @@
 -- +goose Up
+-- +goose StatementBegin
 
--- The number of entries. Every append bumps it first, so its row is the lock that orders all appends.
+-- The ledger: an append-only log of every event in partitions, the Merkle tree over it, and the notes that sign the tree.
+
+-- forbid_change refuses the operations of its trigger, to the owner too: only dropping the trigger gets around it.
+CREATE FUNCTION forbid_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION '% on % is not allowed', TG_OP, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
+END $$;
+
+-- only_pruned allows DELETE only while `brevet ledger prune` runs, which sets brevet.pruning. Only the owner has the right to delete
+-- from these tables at all.
+CREATE FUNCTION only_pruned() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP <> 'DELETE' OR current_setting('brevet.pruning', true) IS DISTINCT FROM 'on' THEN
+        RAISE EXCEPTION '% on % is not allowed', TG_OP, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- The number of entries. Every append updates this row first, so its lock puts all appends in order. The low fillfactor leaves room in
+-- the page for new versions of the row.
 CREATE TABLE ledger_head (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     size     bigint NOT NULL CHECK (size >= 0)
 ) WITH (fillfactor = 10);
 INSERT INTO ledger_head (size) VALUES (0);
-
--- What all replicas share and nobody else needs to know: the key that list cursors are sealed with.
-CREATE TABLE deployment (
-    only_row   boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    cursor_key bytea NOT NULL CHECK (octet_length(cursor_key) = 32)
-);
-INSERT INTO deployment (cursor_key)
-    VALUES (sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())));
-
--- Every event, for good. Entry n is the leaf n of a Merkle tree as in RFC 6962, so the index counts from 0 and has
--- no gaps. The id is the request's; a refused call, which never became a request, has one of its own. What stands
--- beside the body cannot say something else than the body.
-CREATE TABLE entries (
-    index     bigint PRIMARY KEY CHECK (index >= 0),
-    id        uuid NOT NULL,
-    time      timestamptz NOT NULL,
-    kind      text COLLATE "C" NOT NULL CHECK (kind IN
-                  ('request.denied', 'request.pending', 'issuance.intent', 'issuance.failed', 'call.refused')),
-    body      bytea NOT NULL CHECK (octet_length(body) <= 65536),
-    leaf_hash bytea NOT NULL CHECK (leaf_hash = sha256('\x00'::bytea || body)),
-    CONSTRAINT entries_body_agrees CHECK (
-        convert_from(body, 'UTF8')::jsonb @> jsonb_build_object('kind', kind, 'id', id)),
-    CONSTRAINT entries_of_record UNIQUE (id, index)
-);
-CREATE UNIQUE INDEX entries_one_beginning ON entries (id) WHERE kind <> 'issuance.failed';
-
--- The current state of each request: a projection that can be rebuilt from the entries. Identifiers compare
--- bytewise, so that a prefix is a range.
-CREATE TABLE issuances (
-    id              uuid PRIMARY KEY,
-    entry_index     bigint NOT NULL,
-    time            timestamptz NOT NULL,
-    trust_domain    text COLLATE "C" NOT NULL CHECK (trust_domain <> ''),
-    spiffe_id       text COLLATE "C" NOT NULL,
-    svid_kind       text NOT NULL CHECK (svid_kind IN ('x509-svid', 'jwt-svid')),
-    thumbprint      text NOT NULL,
-    task            text COLLATE "C" NOT NULL CHECK (task <> ''),
-    scope           text COLLATE "C" NOT NULL CHECK (scope <> ''),
-    authority       text NOT NULL, -- empty when the scope was unknown
-    resource        text NOT NULL,
-    params          jsonb NOT NULL CHECK (jsonb_typeof(params) = 'object'),
-    reason          text NOT NULL,
-    ttl_asked       bigint NOT NULL, -- seconds, 0 for the default
-    ttl             bigint NOT NULL, -- seconds
-    decision        text COLLATE "C" NOT NULL,
-    decision_code   text NOT NULL CHECK (decision_code <> ''),
-    explanation     text NOT NULL,
-    policies        text[] NOT NULL,
-    clamps          text[] NOT NULL,
-    catalogue       text NOT NULL CHECK (catalogue <> ''),
-    status          text COLLATE "C" NOT NULL,
-    status_detail   text CHECK (status_detail <> ''),
-    status_time     timestamptz NOT NULL,
-    expires_at      timestamptz,
-    approval_group  text CHECK (approval_group <> ''),
-    approval_quorum integer CHECK (approval_quorum >= 1),
-    credential_kind text CHECK (credential_kind IN ('jwt')),
-    audience        text CHECK (audience <> ''),
-    key_id          text CHECK (key_id <> ''),
-    claims_digest   bytea CHECK (octet_length(claims_digest) = 32),
-    request_digest  bytea NOT NULL CHECK (octet_length(request_digest) = 32),
-    idempotency_key text CHECK (idempotency_key <> ''),
-    CONSTRAINT issuances_entry FOREIGN KEY (id, entry_index) REFERENCES entries (id, index),
-    CONSTRAINT issuances_trust_domain CHECK (starts_with(spiffe_id, 'spiffe://' || trust_domain || '/')),
-    CONSTRAINT issuances_thumbprint CHECK ((thumbprint <> '') = (svid_kind = 'x509-svid')),
-    CONSTRAINT issuances_state CHECK ((decision, status) IN (
-        ('deny', 'denied'), ('pending', 'pending'), ('allow', 'issued'), ('allow', 'failed'))),
-    CONSTRAINT issuances_detail CHECK ((status_detail IS NOT NULL) = (status = 'failed')),
-    CONSTRAINT issuances_intent CHECK (num_nulls(credential_kind, audience, key_id, claims_digest)
-        = CASE decision WHEN 'allow' THEN 0 ELSE 4 END),
-    CONSTRAINT issuances_approval CHECK (num_nulls(approval_group, approval_quorum)
-        = CASE decision WHEN 'pending' THEN 0 ELSE 2 END),
-    CONSTRAINT issuances_expiry CHECK (CASE decision WHEN 'deny' THEN expires_at IS NULL
-        ELSE coalesce(expires_at > time, false) END),
-    CONSTRAINT issuances_ttl CHECK (ttl_asked >= 0 AND ttl >= CASE decision WHEN 'deny' THEN 0 ELSE 1 END),
-    -- A failed request gives its key back, so that a retry with it may run.
-    CONSTRAINT issuances_key_freed CHECK (status <> 'failed' OR idempotency_key IS NULL)
-);
-
--- One index for each filter, in the order of the listing. What most records are is not worth an index.
-CREATE UNIQUE INDEX issuances_entry_index ON issuances (entry_index);
-CREATE UNIQUE INDEX issuances_idempotency ON issuances (spiffe_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
-CREATE INDEX issuances_by_trust_domain ON issuances (trust_domain, entry_index DESC);
-CREATE INDEX issuances_by_spiffe_id ON issuances (spiffe_id, entry_index DESC);
-CREATE INDEX issuances_by_scope ON issuances (scope, entry_index DESC);
-CREATE INDEX issuances_by_task ON issuances (task, entry_index DESC);
-CREATE INDEX issuances_by_status ON issuances (status, entry_index DESC) WHERE status <> 'issued';
-CREATE INDEX issuances_by_decision ON issuances (decision, entry_index DESC) WHERE decision <> 'allow';
-CREATE INDEX issuances_by_time ON issuances (time);
-
--- +goose StatementBegin
-CREATE FUNCTION forbid_change() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    RAISE EXCEPTION '% on % is not allowed', TG_OP, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
-END $$;
--- +goose StatementEnd
-
--- The owner is held too, short of dropping the triggers.
-CREATE TRIGGER entries_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON entries
-    FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
-CREATE TRIGGER issuances_are_kept BEFORE DELETE OR TRUNCATE ON issuances
-    FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
 CREATE TRIGGER ledger_head_is_kept BEFORE INSERT OR DELETE OR TRUNCATE ON ledger_head
     FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
 
--- +goose StatementBegin
 CREATE FUNCTION only_grow() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NEW.size < OLD.size THEN
@@ -120,135 +37,233 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
--- +goose StatementEnd
 CREATE TRIGGER ledger_head_only_grows BEFORE UPDATE ON ledger_head
     FOR EACH ROW EXECUTE FUNCTION only_grow();
 
--- The index has no gaps and nothing lies ahead of the head, whoever appends: what a statement inserts are exactly the
--- entries that it moved the head over. Both triggers look when the statement is done.
--- +goose StatementBegin
+-- Every event. Entry n is leaf n of a Merkle tree (RFC 6962), so the index starts at 0 and has no gaps. id is that of the record that
+-- the entry begins or moves. A refused call has an id of its own. kind and id repeat what the body says.
+--
+-- Old entries can be dropped by the partition. Issuances stay one table: every append and every check of a credential looks up a record
+-- by its id or its sandbox, which is one step in one index, and would be one step in each partition's.
+CREATE TABLE entries (
+    index     bigint PRIMARY KEY CHECK (index >= 0),
+    id        uuid NOT NULL,
+    time      timestamptz NOT NULL,
+    kind      text COLLATE "C" NOT NULL CHECK (kind IN (
+                  'request.denied', 'request.pending', 'issuance.intent', 'call.refused',
+                  'issuance.issued', 'issuance.failed', 'issuance.unknown', 'issuance.compensated', 'issuance.revoking',
+                  'issuance.revoked', 'issuance.released', 'issuance.expired', 'issuance.used', 'issuance.reported',
+                  'task.end', 'quarantine.add', 'quarantine.remove', 'credentials.revoke',
+                  'approval.vote', 'approval.remembered', 'approval.withdrawn', 'person.seen', 'passkey.registered', 'passkey.removed',
+                  'catalogue.proposed', 'catalogue.applied', 'catalogue.rejected', 'ledger.pruned')),
+    body      bytea NOT NULL CHECK (octet_length(body) <= 65536),
+    leaf_hash bytea NOT NULL CHECK (leaf_hash = sha256('\x00'::bytea || body)),
+    CONSTRAINT entries_body_agrees CHECK (
+        convert_from(body, 'UTF8')::jsonb @> jsonb_build_object('kind', kind, 'id', id)),
+    CONSTRAINT entries_of_record UNIQUE (id, index)
+) PARTITION BY RANGE (index);
+
+-- The kinds that are rare and looked up in the whole ledger.
+CREATE INDEX entries_to_revoke ON entries (index) WHERE kind = 'credentials.revoke';
+CREATE INDEX entries_of_tasks ON entries (index) WHERE kind = 'task.end';
+CREATE INDEX entries_of_prunes ON entries (index) WHERE kind = 'ledger.pruned';
+CREATE INDEX entries_of_removals ON entries (index) WHERE kind = 'passkey.removed';
+
+CREATE TRIGGER entries_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON entries
+    FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
+
+-- A statement inserts exactly the entries by which it has moved the head, so the index has no gaps and no entry is beyond the head.
+-- No record begins twice, across partitions. Only the owner may record that entries were pruned.
 CREATE FUNCTION entries_reach_head() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     lowest  bigint;
     highest bigint;
     added   bigint;
+    pruned  bigint;
 BEGIN
-    SELECT min(index), max(index), count(*) INTO lowest, highest, added FROM added_entries;
-    IF added > 0 AND (highest <> (SELECT size FROM ledger_head) - 1 OR lowest <> highest - added + 1) THEN
+    SELECT min(index), max(index), count(*), count(*) FILTER (WHERE kind = 'ledger.pruned')
+    INTO lowest, highest, added, pruned FROM added_entries;
+    IF added = 0 THEN
+        RETURN NULL;
+    END IF;
+    IF highest <> (SELECT size FROM ledger_head) - 1 OR lowest <> highest - added + 1
+        OR lowest > 0 AND NOT EXISTS (SELECT FROM entries AS e WHERE e.index = lowest - 1) THEN
         RAISE EXCEPTION 'entries % to % do not end at the head', lowest, highest USING ERRCODE = 'check_violation';
+    END IF;
+    IF EXISTS (
+        SELECT FROM added_entries AS a
+        WHERE (a.kind = 'issuance.intent' OR a.kind NOT LIKE 'issuance.%' AND a.kind NOT LIKE 'approval.%')
+            AND EXISTS (
+                SELECT FROM entries AS e
+                WHERE e.id = a.id AND e.index < a.index
+                    AND (e.kind = 'issuance.intent' OR e.kind NOT LIKE 'issuance.%' AND e.kind NOT LIKE 'approval.%'))) THEN
+        RAISE EXCEPTION 'what has begun does not begin again' USING ERRCODE = 'unique_violation';
+    END IF;
+    IF pruned > 0 AND NOT pg_has_role((SELECT c.relowner FROM pg_class AS c WHERE c.oid = TG_RELID), 'MEMBER') THEN
+        RAISE EXCEPTION 'nobody but the owner drops entries' USING ERRCODE = 'insufficient_privilege';
     END IF;
     RETURN NULL;
 END $$;
--- +goose StatementEnd
 CREATE TRIGGER entries_reach_head AFTER INSERT ON entries
     REFERENCING NEW TABLE AS added_entries FOR EACH STATEMENT EXECUTE FUNCTION entries_reach_head();
 
--- +goose StatementBegin
+-- The same from the other side: the head moves only to where the entries end.
 CREATE FUNCTION head_counts_entries() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF NEW.size <> (SELECT coalesce(max(index), -1) + 1 FROM entries) THEN
+    IF NEW.size > 0 AND NOT EXISTS (SELECT FROM entries AS e WHERE e.index = NEW.size - 1)
+        OR EXISTS (SELECT FROM entries AS e WHERE e.index = NEW.size) THEN
         RAISE EXCEPTION 'the head counts % entries, which is not how many there are', NEW.size
             USING ERRCODE = 'check_violation';
     END IF;
     RETURN NULL;
 END $$;
--- +goose StatementEnd
 CREATE TRIGGER head_counts_entries AFTER UPDATE ON ledger_head
     FOR EACH ROW EXECUTE FUNCTION head_counts_entries();
 
--- +goose StatementBegin
-CREATE FUNCTION only_forward() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-    moving constant text[] := '{status,status_detail,status_time,idempotency_key}';
+-- has_entry stands in for a foreign key to entries. A foreign key would block dropping a partition. Tables whose triggers read the
+-- entry itself do not need it.
+CREATE FUNCTION has_entry() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF (OLD.status, NEW.status) NOT IN (
-        ('issued', 'failed')
-    ) THEN
-        RAISE EXCEPTION 'a request does not move from % to %', OLD.status, NEW.status USING ERRCODE = 'check_violation';
+    IF NOT EXISTS (
+        SELECT FROM entries AS e
+        WHERE e.index = NEW.entry_index AND (TG_TABLE_NAME = 'webhook_notices' OR e.id = (to_jsonb(NEW) ->> 'command')::uuid)) THEN
+        RAISE EXCEPTION 'there is no such entry as this row of % names', TG_TABLE_NAME USING ERRCODE = 'foreign_key_violation';
     END IF;
-    IF to_jsonb(NEW) - moving <> to_jsonb(OLD) - moving OR NEW.idempotency_key IS NOT NULL THEN
-        RAISE EXCEPTION 'what was recorded about a request does not change' USING ERRCODE = 'check_violation';
+    RETURN NULL;
+END $$;
+
+-- The partitions and their bounds: first is in the partition, beyond is not.
+CREATE VIEW entry_partitions AS
+SELECT c.relname::text AS name, (regexp_match(b.bounds, 'FROM \(''(\d+)''\)'))[1]::bigint AS first,
+    (regexp_match(b.bounds, 'TO \(''(\d+)''\)'))[1]::bigint AS beyond
+FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid, LATERAL (SELECT pg_get_expr(c.relpartbound, c.oid) AS bounds) AS b
+WHERE i.inhparent = 'entries'::regclass;
+
+-- partition_size is the number of entries for the next partition: about a month of growth, given the entries added during a period
+-- of at least a day. It is a power of two from 2^12 to 2^22, and at most eight times the size of the last partition.
+CREATE FUNCTION partition_size(grown bigint, during interval, last bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT 1::bigint << least(22, greatest(12, least(
+        ceil(log(2, greatest(grown, 1) * 2592000 / greatest(extract(epoch FROM during), 86400))),
+        ceil(log(2, greatest(last, 1))) + 3)))::integer
+$$;
+
+-- guard_partition adds to a partition what it does not inherit: a record begins once, and nobody writes to the partition directly.
+CREATE FUNCTION guard_partition(name text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('CREATE UNIQUE INDEX %I ON %I (id)
+        WHERE kind = ''issuance.intent'' OR kind NOT LIKE ''issuance.%%'' AND kind NOT LIKE ''approval.%%''', name || '_one_beginning', name);
+    EXECUTE format('CREATE TRIGGER %I BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %I
+        FOR EACH STATEMENT EXECUTE FUNCTION forbid_change()', name || '_append_only', name);
+END $$;
+
+-- add_partition creates a partition after the last one. Its bounds are those of tiles, so that dropping a partition splits no tile.
+CREATE FUNCTION add_partition(size bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    first bigint;
+    name  text;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('brevet/partitions/' || current_schema(), 0));
+    SELECT coalesce(max(p.beyond), 0) INTO first FROM entry_partitions AS p;
+    IF size < 256 OR size % 256 <> 0 THEN
+        RAISE EXCEPTION 'a partition has whole tiles of 256 entries, not % entries', size USING ERRCODE = 'check_violation';
+    END IF;
+    name := 'entries_' || first;
+    EXECUTE format('CREATE TABLE %I (LIKE entries INCLUDING ALL)', name);
+    PERFORM guard_partition(name);
+    EXECUTE format('ALTER TABLE entries ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)', name, first, first + size);
+END $$;
+
+-- extend_entries keeps one empty partition ahead of the head. The broker may call it, and can create nothing else.
+CREATE FUNCTION extend_entries() RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    head  bigint;
+    last  record;
+    since bigint;
+    began timestamptz;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('brevet/partitions/' || current_schema(), 0));
+    LOOP
+        SELECT h.size INTO head FROM ledger_head AS h;
+        SELECT p.first, p.beyond - p.first AS size INTO last FROM entry_partitions AS p ORDER BY p.first DESC LIMIT 1;
+        EXIT WHEN head <= last.first;
+        SELECT coalesce(max(p.first), 0) INTO since FROM entry_partitions AS p WHERE p.first < last.first;
+        SELECT e.index, e.time INTO since, began FROM entries AS e WHERE e.index >= since ORDER BY e.index LIMIT 1;
+        PERFORM add_partition(partition_size(head - coalesce(since, 0), clock_timestamp() - began, last.size));
+    END LOOP;
+END $$;
+
+SELECT add_partition(4096);
+
+-- The Merkle tree over the entries (RFC 6962), in tiles of eight levels as in c2sp.org/tlog-tiles. Only full tiles are stored: the rest
+-- follows from the entries and from the roots of lower tiles. Tiles of level 0 keep the leaf hashes of entries that were pruned.
+CREATE TABLE tree_tiles (
+    level  smallint NOT NULL CHECK (level BETWEEN 0 AND 7),
+    number bigint NOT NULL CHECK (number >= 0),
+    hashes bytea NOT NULL CHECK (octet_length(hashes) = 256 * 32),
+    root   bytea NOT NULL CHECK (octet_length(root) = 32),
+    PRIMARY KEY (level, number)
+);
+CREATE TRIGGER tree_tiles_are_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON tree_tiles
+    FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
+
+-- The database itself takes a tile's hashes from the entries or from the tiles below, so no caller can supply wrong ones.
+CREATE FUNCTION take_hashes() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.level = 0 THEN
+        SELECT string_agg(e.leaf_hash, ''::bytea ORDER BY e.index) INTO NEW.hashes FROM entries AS e
+            WHERE e.index >= NEW.number * 256 AND e.index < NEW.number * 256 + 256;
+    ELSE
+        SELECT string_agg(t.root, ''::bytea ORDER BY t.number) INTO NEW.hashes FROM tree_tiles AS t
+            WHERE t.level = NEW.level - 1 AND t.number >= NEW.number * 256 AND t.number < NEW.number * 256 + 256;
     END IF;
     RETURN NEW;
 END $$;
--- +goose StatementEnd
-CREATE TRIGGER issuances_only_forward BEFORE UPDATE ON issuances
-    FOR EACH ROW EXECUTE FUNCTION only_forward();
+CREATE TRIGGER tree_tiles_take_hashes BEFORE INSERT ON tree_tiles FOR EACH ROW EXECUTE FUNCTION take_hashes();
 
--- The limits of scopes, as the generic cell rate algorithm keeps them: when the next request would arrive if all that
--- were counted had kept their distance. A time in the past counts as no row.
-CREATE TABLE rate_limits (
-    key text COLLATE "C" PRIMARY KEY CHECK (key <> ''),
-    tat timestamptz NOT NULL
+-- Signed tree heads, each a note as in c2sp.org/tlog-checkpoint. The columns repeat the note's second and third line.
+CREATE TABLE checkpoints (
+    size bigint PRIMARY KEY CHECK (size > 0),
+    root bytea NOT NULL CHECK (octet_length(root) = 32),
+    time timestamptz NOT NULL,
+    note text NOT NULL,
+    CONSTRAINT checkpoints_note CHECK (split_part(note, E'\n', 2) = size::text
+        AND split_part(note, E'\n', 3) = encode(root, 'base64'))
 );
+CREATE TRIGGER checkpoints_are_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON checkpoints
+    FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
 
--- admit makes the caller the only appender until it commits, and judges the items of a batch one after the other. It
--- is a function because it must see what other appenders committed while it waited for the lock: by item, whether its idempotency key is used already, or else the key of the limit it is over and
--- the microseconds until it would pass. An item that is neither counts at once against each of its limits, which are
--- given in the order of the items: the item, the key, the microseconds between two requests, and the burst. Time is
--- the database's, read under the lock, so that replicas whose clocks differ count alike.
--- +goose StatementBegin
-CREATE FUNCTION admit(
-    subjects text[], keys text[], limit_items bigint[], limit_keys text[], emissions bigint[], bursts bigint[],
-    OUT repeated boolean[], OUT reached text[], OUT waits bigint[]
-) LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    prior    bigint[]; -- the item before with the same idempotency key
-    moment   timestamptz;
-    first    bigint;
-    beyond   bigint := 1;
-    tightest text;
-    excess   interval;
+-- A checkpoint is larger than all earlier ones, and not larger than the ledger.
+CREATE FUNCTION checkpoint_grows() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM FROM ledger_head FOR UPDATE;
-    SELECT array_agg(asked.used ORDER BY asked.n), array_agg(asked.prior ORDER BY asked.n) INTO repeated, prior
-    FROM (
-        SELECT t.n,
-            t.key IS NOT NULL AND EXISTS (
-                SELECT FROM issuances AS i WHERE i.spiffe_id = t.subject AND i.idempotency_key = t.key) AS used,
-            CASE WHEN t.key IS NOT NULL THEN lag(t.n) OVER (PARTITION BY t.subject, t.key ORDER BY t.n) END AS prior
-        FROM unnest(subjects, keys) WITH ORDINALITY AS t (subject, key, n)
-    ) AS asked;
-    moment := clock_timestamp();
-    FOR item IN 1 .. cardinality(keys) LOOP
-        first := beyond;
-        WHILE limit_items[beyond] = item LOOP
-            beyond := beyond + 1;
-        END LOOP;
-        -- A key belongs to the first request that was not over a limit.
-        IF prior[item] IS NOT NULL AND reached[prior[item]] IS NULL THEN
-            repeated[item] := true;
-        END IF;
-        CONTINUE WHEN repeated[item] OR first = beyond;
-        SELECT l.key, greatest(r.tat - moment, interval '0') + (1 - l.burst) * l.emission * interval '1 microsecond'
-        INTO tightest, excess
-        FROM unnest(limit_keys[first:beyond - 1], emissions[first:beyond - 1], bursts[first:beyond - 1])
-            AS l (key, emission, burst)
-            LEFT JOIN rate_limits AS r ON r.key = l.key
-        ORDER BY 2 DESC LIMIT 1;
-        IF excess > interval '0' THEN
-            reached[item] := tightest;
-            waits[item] := ceil(extract(epoch FROM excess) * 1000000);
-            CONTINUE;
-        END IF;
-        INSERT INTO rate_limits AS r (key, tat)
-        SELECT l.key, moment + l.emission * interval '1 microsecond'
-        FROM unnest(limit_keys[first:beyond - 1], emissions[first:beyond - 1]) AS l (key, emission)
-        ON CONFLICT (key) DO UPDATE SET tat = greatest(r.tat, moment) + (excluded.tat - moment);
-    END LOOP;
+    IF NEW.size <= (SELECT max(c.size) FROM checkpoints AS c) OR NEW.size > (SELECT h.size FROM ledger_head AS h) THEN
+        RAISE EXCEPTION 'a checkpoint of % entries does not follow', NEW.size USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NEW;
 END $$;
+CREATE TRIGGER checkpoints_grow BEFORE INSERT ON checkpoints FOR EACH ROW EXECUTE FUNCTION checkpoint_grows();
+
+-- The cosignatures of witnesses, one line each as in c2sp.org/tlog-cosignature. Appended to its checkpoint's note, a line gives a note
+-- that both have signed. The operator chooses the witness's name.
+CREATE TABLE cosignatures (
+    size    bigint NOT NULL REFERENCES checkpoints,
+    witness text NOT NULL CHECK (witness ~ '^[a-z0-9][a-z0-9_-]{0,62}$'),
+    line    text NOT NULL CHECK (line ~ '^— [^[:space:]+]+ [A-Za-z0-9+/]{102}==\n$' AND octet_length(line) <= 1024),
+    time    timestamptz NOT NULL,
+    PRIMARY KEY (size, witness)
+);
+CREATE TRIGGER cosignatures_are_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cosignatures
+    FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
+
 -- +goose StatementEnd
-REVOKE EXECUTE ON FUNCTION admit FROM PUBLIC;
 
 -- +goose Down
-DROP FUNCTION admit;
-DROP TABLE rate_limits;
-DROP TABLE issuances;
+-- Entries are permanent: this fails once there is one.
+ALTER TABLE entries ADD CONSTRAINT entries_empty CHECK (false);
+DROP TABLE cosignatures;
+DROP TABLE checkpoints;
+DROP TABLE tree_tiles;
+DROP VIEW entry_partitions;
 DROP TABLE entries;
-DROP TABLE deployment;
 DROP TABLE ledger_head;
-DROP FUNCTION only_forward;
-DROP FUNCTION head_counts_entries;
-DROP FUNCTION entries_reach_head;
-DROP FUNCTION only_grow;
-DROP FUNCTION forbid_change;
+DROP FUNCTION checkpoint_grows, take_hashes, extend_entries, add_partition, guard_partition, partition_size, has_entry,
+    head_counts_entries, entries_reach_head, only_grow, only_pruned, forbid_change;

@@ -1,5 +1,6 @@
 // Package migrations brings a Postgres schema to the shape that this version of Brevet needs: tables, triggers, roles and grants,
-// as numbered SQL that is embedded in the binary.
+// as numbered SQL that is embedded in the binary. The first files are the baseline, one for each topic. schema.sql is the result of
+// all of them, for readers.
 //
 // It must never run as a side effect of serving: only `brevet migrate` uses the owner's connection, and the server only checks
 // the version. It must never put a connection's URL or password into an error.
@@ -17,7 +18,7 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-//go:embed *.sql
+//go:embed 0*.sql
 var files embed.FS
 
 // Schema is the schema of a connection whose URL sets no search_path.

@@ -13,6 +13,7 @@ import (
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -74,11 +75,41 @@ func TestUpDownUp(t *testing.T) {
 	}
 }
 
+// What the ledger records is permanent: a migration is not taken back once the ledger has an entry of its topic.
+func TestDownKeepsEntries(t *testing.T) {
+	for kind, stays := range map[string]int{
+		"call.refused": 1, "ledger.pruned": 1, "request.denied": 2, "issuance.intent": 2, "task.end": 2, "quarantine.add": 2, "credentials.revoke": 2,
+		"approval.vote": 3, "person.seen": 3, "passkey.registered": 3, "catalogue.applied": 4, "issuance.reported": 5,
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			db := testkit.NewDB(t)
+			if _, err := testkit.Connect(t, db.AdminURL).Exec(t.Context(), `
+				WITH head AS (UPDATE ledger_head SET size = 1),
+					said AS (SELECT id, convert_to(jsonb_build_object('kind', $1::text, 'id', id)::text, 'UTF8') AS body FROM gen_random_uuid() AS id)
+				INSERT INTO entries (index, id, time, kind, body, leaf_hash)
+				SELECT 0, id, now(), $1, body, sha256('\x00'::bytea || body) FROM said`, kind); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			for range 10 {
+				if err = migrations.Down(t.Context(), db.AdminURL); err != nil {
+					break
+				}
+			}
+			var refused *pgconn.PgError
+			if done, _ := applied(t, db.AdminURL); done != stays || !errors.As(err, &refused) || refused.Code != "23514" {
+				t.Errorf("got %d applied and %v, want %d and a violated check", done, err, stays)
+			}
+		})
+	}
+}
+
 // A migration that finds a table in use gives way, whatever else it has locked: a broker that holds the one table and needs the
 // other one continues, and is not ended for a deadlock.
 func TestUpGivesWay(t *testing.T) {
 	db := testkit.NewDB(t)
-	for done := 25; done >= 25; done, _ = applied(t, db.AdminURL) { // migration 25 changes passkeys, then indexes entries
+	for done := 5; done >= 5; done, _ = applied(t, db.AdminURL) { // migration 5 indexes issuances, then votes
 		if err := migrations.Down(t.Context(), db.AdminURL); err != nil {
 			t.Fatal(err)
 		}
@@ -88,14 +119,14 @@ func TestUpGivesWay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE entries IN ROW EXCLUSIVE MODE`); err != nil {
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE votes IN ROW EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
 	waits, migrated := make(chan string, 100), make(chan error, 1)
 	go func() { migrated <- migrations.Up(t.Context(), db.AdminURL, func(line string) { waits <- line }) }()
-	holds(t, testkit.Connect(t, db.AdminURL), "passkeys")
-	if _, err := tx.Exec(t.Context(), `SELECT FROM passkeys`); err != nil {
-		t.Errorf("reading what the migration has locked: %v", err)
+	holds(t, testkit.Connect(t, db.AdminURL), "issuances")
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE issuances IN ROW EXCLUSIVE MODE`); err != nil {
+		t.Errorf("locking what the migration has locked: %v", err)
 	}
 	if line := <-waits; !strings.Contains(line, "trying again") {
 		t.Errorf("got %q of a migration that cannot go on", line)
@@ -111,12 +142,12 @@ func TestUpGivesWay(t *testing.T) {
 	}
 }
 
-// holds blocks until a session holds the lock on a table that excludes all readers.
+// holds blocks until a session holds the lock on a table that excludes all writers.
 func holds(t *testing.T, conn *pgx.Conn, table string) {
 	t.Helper()
 	for held := false; !held; {
 		if err := conn.QueryRow(t.Context(), `
-			SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::regclass AND mode = 'AccessExclusiveLock' AND granted)`, table).Scan(&held); err != nil {
+			SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::regclass AND mode = 'ShareLock' AND granted)`, table).Scan(&held); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/testkit"
-	"github.com/brevet-dev/brevet/migrations"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -197,43 +196,7 @@ func TestPartitionsAreGuarded(t *testing.T) {
 	}
 }
 
-// A ledger that was filled before there were partitions becomes the first partition. All partitions can be merged into one
-// table again.
-func TestFilledLedgerIsPartitioned(t *testing.T) {
-	t.Parallel()
-	db := testkit.NewDB(t)
-	db.SmallPartitions(t, 3)
-	l := db.Ledger(t)
-	begin(t, l, allowed(withKey("k")), denied(nil), redeems(approved(t, l)))
-	announce(t, l, announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: "over"}),
-		announced(broker.CommandQuarantineAdd, broker.Selector{SPIFFEID: sandbox + "/x"}))
-	grow(t, l, 600)
-	l.Close()
-	want := db.Entries(t)
-	for isApplied(t, db, 17) {
-		if err := migrations.Down(t.Context(), db.AdminURL); err != nil {
-			t.Fatal(err)
-		}
-	}
-	conn := testkit.Connect(t, db.AdminURL)
-	if got := refusedBy(t, conn, `INSERT INTO quarantines VALUES ('spiffe://acme.test/y', now(), NULL, '', gen_random_uuid(), 1)`); got != noParent {
-		t.Errorf("after Down: got %q, want %q", got, noParent)
-	}
-	if err := migrations.Up(t.Context(), db.AdminURL, nil); err != nil {
-		t.Fatal(err)
-	}
-	if all, filled := partitionsOf(t, db); len(all) != 2 || filled[0] != int64(len(want)) || filled[1] != 0 {
-		t.Errorf("got %+v with %d entries, want %d in the first of two", all, filled, len(want))
-	}
-	l = db.Ledger(t)
-	begin(t, l, allowed(nil))
-	if got := db.Entries(t); len(got) != len(want)+1 || got[len(want)-1].ID != want[len(want)-1].ID {
-		t.Errorf("got %d entries, want %d and one more", len(got), len(want))
-	}
-	db.Check(t)
-}
-
-// old makes a record one that ended long ago.
+// old makes a record one that is over for long.
 func old(rec *broker.Record) {
 	rec.Time = moment().Add(-48 * time.Hour)
 	if !rec.Expires.IsZero() {

@@ -1,0 +1,165 @@
+-- +goose Up
+-- +goose StatementBegin
+
+-- What search, reports of use and reporting tools need. Nothing here is part of a decision.
+
+-- issuance_terms is what the index of terms stores of an issuance: the words of its reason, the segments of its sandbox's path, and facts,
+-- which are values that most issuances do not have. Each term starts with the trust domain, so a search reads another domain's rows only
+-- if two 32-bit hashes collide. A search builds its terms with the same function.
+CREATE FUNCTION issuance_terms(trust_domain text, reason text, spiffe_id text, facts text[])
+RETURNS text[] LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN string_to_array(trust_domain || ':word=' || replace(
+            nullif(array_to_string(tsvector_to_array(to_tsvector('pg_catalog.simple', reason)), E'\n'), ''),
+            E'\n', E'\n' || trust_domain || ':word='), E'\n')
+        || string_to_array(trust_domain || ':path=' || replace(
+            nullif(substr(spiffe_id, 11 + length(trust_domain)), ''), '/', '/' || trust_domain || ':path='), '/')
+        || string_to_array(trust_domain || ':' || replace(
+            nullif(array_to_string(facts, E'\n'), ''), E'\n', E'\n' || trust_domain || ':'), E'\n');
+END $$;
+
+-- The first column is the trust domain together with the block of 4096, 32768 and 262144 entries. A search goes block by block, newest
+-- first, and stops when its page is full. New rows wait in a pending list until tidy_terms merges them.
+CREATE INDEX issuances_by_term ON issuances USING gin (
+    (ARRAY[
+        ((entry_index >> 12 << 5 | 12) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
+        ((entry_index >> 15 << 5 | 15) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
+        ((entry_index >> 18 << 5 | 18) << 32) | (hashtext(trust_domain)::bigint & 4294967295)]),
+    issuance_terms(trust_domain, reason, spiffe_id, ARRAY[
+        'scope=' || scope, 'resource=' || hashtextextended(resource, 0), 'user=' || hashtextextended(on_behalf_of, 0),
+        'group=' || approval_group, 'status=' || nullif(status, 'issued'), 'decision=' || nullif(decision, 'allow'),
+        'code=' || nullif(decision_code, 'permitted'), 'authority=' || nullif(authority, 'read')]) COLLATE "C",
+    jsonb_set('{}', ARRAY[trust_domain], params) jsonb_path_ops);
+
+-- tidy_terms merges the pending list, so that no append and no search has to. Only an index's owner may do that, hence SECURITY DEFINER.
+CREATE FUNCTION tidy_terms() RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    PERFORM gin_clean_pending_list('issuances_by_term');
+END $$;
+
+-- One index for each filter, in the order of the listing. Values that most issuances have are left out. INCLUDE (spiffe_id) lets a search
+-- below a path skip other sandboxes without reading the table.
+CREATE INDEX issuances_by_trust_domain ON issuances (trust_domain, entry_index DESC);
+CREATE INDEX issuances_by_spiffe_id ON issuances (spiffe_id, entry_index DESC);
+CREATE INDEX issuances_by_task ON issuances (task, trust_domain, entry_index DESC);
+CREATE INDEX issuances_by_status ON issuances (status, trust_domain, entry_index DESC) WHERE status <> 'issued';
+CREATE INDEX issuances_by_authority ON issuances (authority, trust_domain, entry_index DESC) WHERE authority <> 'read';
+CREATE INDEX issuances_by_decision ON issuances (decision, trust_domain, entry_index DESC) INCLUDE (spiffe_id)
+    WHERE decision <> 'allow';
+CREATE INDEX issuances_by_code ON issuances (decision_code, trust_domain, entry_index DESC) INCLUDE (spiffe_id)
+    WHERE decision_code <> 'permitted';
+CREATE INDEX issuances_by_group ON issuances (approval_group, trust_domain, entry_index DESC) INCLUDE (spiffe_id)
+    WHERE approval_group IS NOT NULL;
+CREATE INDEX issuances_by_user ON issuances (on_behalf_of, trust_domain, entry_index DESC) INCLUDE (spiffe_id)
+    WHERE on_behalf_of IS NOT NULL;
+-- Where the issuances that one catalogue decided, or one key signed, begin and end. No other index is in the order of -entry_index, so the
+-- planner considers no other.
+CREATE INDEX issuances_by_key ON issuances (hashtextextended(key_id, 0), trust_domain, (-entry_index));
+CREATE INDEX issuances_by_catalogue ON issuances (hashtextextended(catalogue, 0), trust_domain, (-entry_index));
+-- The earliest and latest time of each block of 8192 entries: time does not always grow with the index.
+CREATE INDEX issuances_by_time ON issuances ((entry_index >> 13), time);
+-- What the finder of a credential has: its digest, or the name by which the target system knows it.
+CREATE INDEX issuances_by_digest ON issuances USING hash (coalesce(claims_digest, secret_digest))
+    WHERE coalesce(claims_digest, secret_digest) IS NOT NULL;
+CREATE INDEX issuances_by_name ON issuances USING hash (credential_name) WHERE credential_name IS NOT NULL;
+CREATE INDEX votes_by_voter ON votes (voter, request);
+
+-- How often a credential was used, as its holder reported once. It is a separate table because a row of issuances is in twenty indexes.
+-- began is the issuance's entry_index: a count reads both tables in that order.
+CREATE TABLE uses (
+    issuance     uuid PRIMARY KEY REFERENCES issuances (id),
+    began        bigint NOT NULL UNIQUE,
+    calls        bigint NOT NULL CHECK (calls BETWEEN 0 AND 1000000000),
+    last_used_at timestamptz,
+    time         timestamptz NOT NULL,
+    entry_index  bigint NOT NULL,
+    CONSTRAINT uses_last CHECK ((last_used_at IS NULL) = (calls = 0))
+);
+CREATE TRIGGER uses_are_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON uses FOR EACH STATEMENT EXECUTE FUNCTION only_pruned();
+
+-- reportable reports whether a credential was issued to that sandbox and expired at most an hour ago. now() is the same for a whole
+-- transaction, so the trigger below agrees with an earlier may_report.
+CREATE FUNCTION reportable(asked uuid, holder text) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM issuances AS i
+        WHERE i.id = asked AND i.spiffe_id = holder AND now() < i.expires_at + interval '1 hour'
+            AND CASE i.credential_kind WHEN 'jwt' THEN i.status <> 'failed'
+                ELSE EXISTS (SELECT FROM entries AS e WHERE e.id = asked AND e.index >= i.entry_index AND e.kind = 'issuance.issued') END);
+END $$;
+
+-- may_report reports in addition that nothing was reported yet. The caller holds the ledger's lock. The function is volatile, so it sees
+-- what was committed before that. It does not wait for rows that are being pruned.
+CREATE FUNCTION may_report(asked uuid, holder text) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM FROM issuances AS i WHERE i.id = asked FOR KEY SHARE SKIP LOCKED;
+    RETURN FOUND AND reportable(asked, holder) AND NOT EXISTS (SELECT FROM uses AS u WHERE u.issuance = asked);
+END $$;
+
+-- A row repeats the holder's report, which is the entry that it names.
+CREATE FUNCTION holder_says_so() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM issuances AS i JOIN entries AS e ON e.id = i.id,
+            LATERAL (SELECT convert_from(e.body, 'UTF8')::jsonb AS doc) AS said
+        WHERE i.id = NEW.issuance AND i.entry_index = NEW.began AND reportable(i.id, said.doc #>> '{actor,spiffe_id}')
+            AND (e.index, e.kind, e.time) = (NEW.entry_index, 'issuance.reported', NEW.time)
+            AND (said.doc ->> 'calls')::bigint = NEW.calls
+            AND (said.doc ->> 'last_used_at')::timestamptz IS NOT DISTINCT FROM NEW.last_used_at
+            AND coalesce(NEW.last_used_at, i.time) BETWEEN i.time AND greatest(i.time, NEW.time)) THEN
+        RAISE EXCEPTION 'the holder of issuance % does not say so', NEW.issuance USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER uses_holder_says_so AFTER INSERT ON uses FOR EACH ROW EXECUTE FUNCTION holder_says_so();
+
+-- Views for reporting tools. Columns are added, never removed.
+CREATE VIEW audit_issuances AS
+SELECT id, entry_index, time, trust_domain, spiffe_id AS sandbox, task, scope, authority, resource, params, reason,
+    ttl_asked AS ttl_asked_seconds, ttl AS ttl_seconds, decision, decision_code, explanation, policies, catalogue,
+    CASE WHEN lapsed THEN 'expired' ELSE status END AS status, status_detail,
+    CASE WHEN lapsed THEN expires_at ELSE status_time END AS status_time, expires_at, approval_group, approval_quorum, votes,
+    approves, redeemed_by, credential_kind, audience, key_id, encode(coalesce(claims_digest, secret_digest), 'hex') AS sha256,
+    credential_name, actor AS ended_by, on_behalf_of
+FROM issuances AS i, LATERAL (
+    SELECT i.status IN ('issued', 'pending', 'approved') AND NOT i.leased
+        AND i.expires_at <= now() - CASE i.status WHEN 'approved' THEN interval '1 minute' ELSE '0' END AS lapsed
+) AS l;
+
+CREATE VIEW audit_votes AS
+SELECT v.request, i.trust_domain, i.spiffe_id AS sandbox, i.task, i.scope, i.resource, v.voter, p.name AS voter_name,
+    p.handle AS voter_handle, v.verdict, v.covers, v.time, v.note, v.entry_index
+FROM votes AS v JOIN issuances AS i ON i.id = v.request JOIN people AS p ON p.id = v.voter;
+
+CREATE VIEW audit_tasks AS
+SELECT i.spiffe_id AS sandbox, i.task, min(i.trust_domain) AS trust_domain, count(*) AS requests,
+    count(*) FILTER (WHERE i.decision = 'allow') AS issued, count(*) FILTER (WHERE i.decision = 'deny') AS denied,
+    count(*) FILTER (WHERE i.decision = 'pending') AS asked_people, min(i.time) AS first_time, max(i.time) AS last_time,
+    min(e.ends_at) AS ends_at, coalesce(bool_or(e.ended), false) AS ended
+FROM issuances AS i LEFT JOIN task_ends AS e ON (e.spiffe_id, e.task) = (i.spiffe_id, i.task)
+GROUP BY i.spiffe_id, i.task;
+
+CREATE VIEW audit_usage AS
+SELECT (i.time AT TIME ZONE 'UTC')::date AS day, i.trust_domain, i.scope,
+    count(*) FILTER (WHERE i.approves IS NULL) AS asked,
+    count(*) FILTER (WHERE i.status IN ('issued', 'revoking', 'revoked', 'released', 'expired', 'used')) AS granted,
+    count(*) FILTER (WHERE i.status IN ('denied', 'rejected')) AS denied,
+    count(u.issuance) AS reported, count(*) FILTER (WHERE u.calls > 0) AS reported_used,
+    coalesce(sum(u.calls), 0)::bigint AS reported_calls, max(u.last_used_at) AS reported_last_used_at
+FROM issuances AS i LEFT JOIN uses AS u ON u.began = i.entry_index
+WHERE i.authority <> ''
+GROUP BY 1, 2, 3;
+
+-- +goose StatementEnd
+
+-- +goose Down
+-- Entries are permanent: this fails once there is a report of use.
+ALTER TABLE entries ADD CONSTRAINT entries_of_uses CHECK (kind <> 'issuance.reported');
+ALTER TABLE entries DROP CONSTRAINT entries_of_uses;
+DROP VIEW audit_usage, audit_tasks, audit_votes, audit_issuances;
+DROP TABLE uses;
+DROP FUNCTION holder_says_so, may_report, reportable, tidy_terms;
+DROP INDEX votes_by_voter, issuances_by_name, issuances_by_digest, issuances_by_time, issuances_by_catalogue, issuances_by_key,
+    issuances_by_user, issuances_by_group, issuances_by_code, issuances_by_decision, issuances_by_authority, issuances_by_status,
+    issuances_by_task, issuances_by_spiffe_id, issuances_by_trust_domain, issuances_by_term;
+DROP FUNCTION issuance_terms;
