@@ -54,8 +54,9 @@ check: ## Lint; check that generated code and module files are current
 	$(GO) fix -diff ./...
 
 .PHONY: generate
-generate: ## Regenerate API types, routes, the configuration reference and docs/assurance.md
+generate: ## Regenerate API types, routes, migrations/schema.sql, the configuration reference and docs/assurance.md
 	./openapi/generate.sh
+	$(GO) test ./migrations -run TestSchemaFileIsCurrent -update
 	$(GO) test ./cmd/brevet -run TestConfigurationReference -update
 	$(GO) test ./tests/repo -run TestAssurance -update
 

@@ -54,6 +54,9 @@ func (p *Postgres) TCPURL() string {
 // Addr is the server's host:port.
 func (p *Postgres) Addr() string { return loopback(p.port) }
 
+// Program returns the path of a program of the server's release, such as pg_dump.
+func (p *Postgres) Program(name string) string { return filepath.Join(p.bin, name) }
+
 func (p *Postgres) url(host string, query url.Values) string {
 	u := url.URL{
 		Scheme: "postgres", User: url.UserPassword(superuser, p.password), Host: host,
