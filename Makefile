@@ -100,8 +100,11 @@ tamper: ready ## Change a ledger in every way its database owner can; check that
 	$(GO) test -c -o bin/tamper.test ./tests/tamper
 	cd tests/tamper && ../../bin/tamper.test -test.timeout 60m -all
 
-# The version that make upgrade begins with: the last one without the newest migration, or FROM=ref.
-BEFORE = $(or $(FROM),$(shell git log -1 --diff-filter=A --format=%H^ -- $(lastword $(sort $(wildcard migrations/*.sql)))),HEAD)
+# The version that make upgrade begins with: FROM=ref, or else the last one without the newest migration. If that version has other
+# migrations besides, it comes before the baseline: then HEAD.
+NEWEST = $(lastword $(sort $(wildcard migrations/0*.sql)))
+BEFORE = $(or $(FROM),$(shell before=$$(git log -1 --diff-filter=A --format=%H^ -- $(NEWEST)) && \
+	git diff --quiet $$before -- 'migrations/0*.sql' ':!$(NEWEST)' && echo $$before),HEAD)
 .PHONY: upgrade
 upgrade: ready ## Migrate two replicas under load to this version and back: FROM=ref (minutes)
 	$(GO) test -c -o bin/upgrade.test ./tests/upgrade

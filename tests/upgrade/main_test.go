@@ -1,7 +1,8 @@
 // Package upgrade_test takes two replicas behind a balancer, real processes of `brevet serve`, from one version to another and
 // back while sandboxes, a gateway, an admin, an auditor and people keep calling. Every call has to be answered: a call that is
 // shed (429 or 503, with Retry-After) is repeated, and any other failure fails the step. `make upgrade` upgrades from the version
-// before the last migration. Without -from the replicas are restarted, one after the other, at this version.
+// before the last migration, or from HEAD while the baseline is the last one. Without -from the replicas are restarted, one after the
+// other, at this version.
 //
 // It must never count a step as passed if a kind of call did not succeed in it, nor a call that was cut as one that was shed.
 package upgrade_test
