@@ -114,7 +114,7 @@ func signedText(passkey string) string {
 }
 
 func left(one openapi.ApprovalCase) string {
-	return spell(max(0, time.Until(one.ExpiresAt)).Round(time.Second))
+	return timeLeft(one.ExpiresAt)
 }
 
 // ApprovalsShowCmd is `brevet approvals show`.

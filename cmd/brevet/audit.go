@@ -127,7 +127,7 @@ func printRecords(con *console, records []openapi.Issuance) error {
 	fmt.Fprintln(table, "TIME\tSTATUS\tCODE\tSCOPE\tRESOURCE\tSANDBOX\tTASK\tTTL\tREASON")
 	for _, r := range records {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Time.Local().Format(time.DateTime), r.Status, safetext.Text(r.DecisionCode), safetext.Text(r.Scope),
-			safetext.Text(r.Resource), safetext.Text(r.SpiffeID), safetext.Text(r.Task), seconds(r.TTL), shorten(safetext.Text(r.Reason), 40))
+			safetext.Text(r.Resource), safetext.Text(r.SpiffeID), safetext.Text(r.Task), spell(seconds(r.TTL)), shorten(safetext.Text(r.Reason), 40))
 	}
 	return table.Flush()
 }

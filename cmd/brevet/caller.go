@@ -237,7 +237,7 @@ func explain(con *console, err error, task string) error {
 		fmt.Fprintf(con.err, "  %-10s %s\n", "would pass", safetext.Text(commandLine(ask, task)))
 	}
 	if problem.RetryAfter > 0 {
-		fmt.Fprintf(con.err, "  %-10s in %s\n", "retry", problem.RetryAfter)
+		fmt.Fprintf(con.err, "  %-10s in %s\n", "retry", spell(problem.RetryAfter))
 	}
 	return explained
 }

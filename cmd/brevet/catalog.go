@@ -91,7 +91,7 @@ func printCatalogue(con *console, catalogue *scopes.Catalogue) error {
 		if s.Approval != nil {
 			approval = fmt.Sprintf("%d of %s", s.Approval.Quorum, s.Approval.Group) + standIn(s.Approval.BreakGlass) + signedText(s.Approval.Passkey)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s, at most %s\t%s\t%s\n", s.Name, s.Authority, s.TTL.Default, s.TTL.Max, approval, s.Credential.Kind)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", s.Name, s.Authority, ttlRange(s.TTL.Default, s.TTL.Max), approval, s.Credential.Kind)
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -117,7 +117,7 @@ func TestCatalogExplain(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got.out, want)
 	}
 	inProcess(t, "catalog", "explain", exampleCatalogue, "github.issues.write", "repo=acme/api", "--as", research).
-		want(t, 0, "pending: 1 person of the group oncall", "approval    1 of oncall within 10m0s", "guardrails.cedar:13: forbid changes-need-a-person")
+		want(t, 0, "pending: 1 person of the group oncall", "approval    1 of oncall within 10m", "guardrails.cedar:13: forbid changes-need-a-person")
 	inProcess(t, "catalog", "explain", exampleCatalogue, "calendar.events.read", "calendar=a@acme.example", "--as", research, "--svid", "jwt").
 		want(t, 0, "deny: This scope binds its credential", "by JWT-SVID")
 	// For a scope that certifies a key, explain assumes that the key was sent.

@@ -139,16 +139,16 @@ func (c *CatalogExplainCmd) print(con *console, r explainReport) error {
 	line("scope", r.Scope)
 	line("resource", r.Resource)
 	if r.TTL > 0 {
-		line("ttl", seconds(r.TTL).String())
+		line("ttl", spell(seconds(r.TTL)))
 	}
 	for _, clamp := range r.Clamped {
-		line("shortened", fmt.Sprintf("from %s to %s by %s", seconds(clamp.From), seconds(clamp.To), clamp.Bound))
+		line("shortened", fmt.Sprintf("from %s to %s by %s", spell(seconds(clamp.From)), spell(seconds(clamp.To)), clamp.Bound))
 	}
 	for _, limit := range r.Limits {
 		line("limit", limit+", counted when it is asked for")
 	}
 	if a := r.Approval; a != nil {
-		line("approval", fmt.Sprintf("%d of %s within %s", a.Quorum, a.Group, seconds(a.Expires))+standIn(a.Glass)+signedText(a.Passkey))
+		line("approval", fmt.Sprintf("%d of %s within %s", a.Quorum, a.Group, spell(seconds(a.Expires)))+standIn(a.Glass)+signedText(a.Passkey))
 	}
 	if r.Narrowest != nil {
 		line("would pass", commandLine(*r.Narrowest, c.Task))

@@ -143,7 +143,7 @@ func (r *replayProgress) line() string {
 	line := fmt.Sprintf("replayed %d of %d decisions (%d%%)", done, whole.decisions, 100*done/max(1, whole.decisions))
 	if done > 0 {
 		left := float64(time.Since(whole.began)) / float64(done) * float64(whole.decisions-done)
-		line += fmt.Sprintf(", about %s left", time.Duration(left).Round(time.Second))
+		line += fmt.Sprintf(", about %s left", spell(time.Duration(left).Round(time.Second)))
 	}
 	return line
 }

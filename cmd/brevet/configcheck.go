@@ -29,7 +29,7 @@ func (c *Config) check() error {
 		errs = append(errs, err)
 	}
 	if c.LameDuck < 0 || c.LameDuck > longestLameDuck {
-		errs = append(errs, fmt.Errorf("lame_duck: %s is not between 0s and %s", c.LameDuck, longestLameDuck))
+		errs = append(errs, fmt.Errorf("lame_duck: %s is not between 0s and %s", spell(c.LameDuck), spell(longestLameDuck)))
 	}
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		errs = append(errs, errors.New("tls: cert_file and key_file go together"))

@@ -24,7 +24,7 @@ func (s *story) approved(ctx context.Context, c *chapter) error {
 		return errors.New("got a token, want to wait for a person")
 	}
 	p := answer.Pending
-	c.fact("waits", "%d of %s has to agree, within %s; no token exists yet", p.Quorum, p.Group, time.Until(p.Expires).Round(time.Second))
+	c.fact("waits", "%d of %s has to agree, within %s; no token exists yet", p.Quorum, p.Group, timeLeft(p.Expires))
 	if err := s.onlyPeople(ctx, p.ID); err != nil {
 		return err
 	}

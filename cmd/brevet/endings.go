@@ -31,7 +31,7 @@ func (s *story) login(ctx context.Context, c *chapter) error {
 		return errors.New("got no credential")
 	}
 	token := answer.Token
-	c.fact("gets", "the database user %s and its password, for %s", token.Name, token.TTL)
+	c.fact("gets", "the database user %s and its password, for %s", token.Name, spell(token.TTL))
 	orders, err := s.orders(ctx, token)
 	if err != nil {
 		return fmt.Errorf("logging in: %w", err)

@@ -94,7 +94,7 @@ func (d *deployment) badStarts(t *testing.T) {
 		}, []string{"opening Vault at", "`brevet bootstrap` makes"}},
 		{"key is not there", func(c *Config) { c.Vault.SigningKey = "other" }, []string{`key "other"`, "`brevet bootstrap` makes"}},
 		{"address is taken", func(*Config) {}, []string{"listening on " + d.cfg.Listen, "address already in use"}},
-		{"lame duck", func(c *Config) { c.LameDuck = time.Hour }, []string{"lame_duck: 1h0m0s is not between 0s and 5m0s"}},
+		{"lame duck", func(c *Config) { c.LameDuck = time.Hour }, []string{"lame_duck: 1h is not between 0s and 5m"}},
 		{"level of the log", func(c *Config) { c.Log.Level = "loud" }, []string{`log.level: "loud" is none of debug, info, warn, error`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -125,7 +125,7 @@ func showWaiting(con *console, doing string, until time.Time) (stop func()) {
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
 		for {
-			fmt.Fprintf(con.err, "\r\x1b[K%s, expires in %s", doing, max(0, time.Until(until)).Round(time.Second))
+			fmt.Fprintf(con.err, "\r\x1b[K%s, expires in %s", doing, timeLeft(until))
 			select {
 			case <-tick.C:
 			case <-stopped:

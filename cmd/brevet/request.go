@@ -292,7 +292,7 @@ func commandLine(ask openapi.NarrowestAsk, task string) string {
 		words = append(words, quote(name+":="+string(value)))
 	}
 	if ask.TTL > 0 {
-		words = append(words, "--ttl "+seconds(ask.TTL).String())
+		words = append(words, "--ttl "+spell(seconds(ask.TTL)))
 	}
 	return strings.Join(append(words, "--task "+quote(task)), " ")
 }
@@ -320,4 +320,12 @@ func spell(d time.Duration) string {
 		text = strings.TrimSuffix(text, "0m")
 	}
 	return text
+}
+
+// timeLeft returns the time until t in whole seconds, or 0s if t is past.
+func timeLeft(t time.Time) string { return spell(max(0, time.Until(t)).Round(time.Second)) }
+
+// ttlRange describes the TTLs of a scope, such as "5m, at most 1h".
+func ttlRange(byDefault, most time.Duration) string {
+	return spell(byDefault) + ", at most " + spell(most)
 }

@@ -33,7 +33,7 @@ func demoAsk(scope string, ttl time.Duration) client.Ask {
 func (s *story) ask(ctx context.Context, c *chapter, ask client.Ask) (client.Answer, error) {
 	line := fmt.Sprintf("%s repo=%s", ask.Scope, ask.Params["repo"])
 	if ask.TTL > 0 {
-		line += " for " + ask.TTL.String()
+		line += " for " + spell(ask.TTL)
 	}
 	c.fact("asks", "%s", line)
 	return s.cast.research.Request(ctx, ask)
@@ -219,7 +219,7 @@ func (s *story) unavailable(ctx context.Context, c *chapter, state string) error
 	if !errors.As(err, &problem) || problem.Status != 503 || problem.RetryAfter == 0 {
 		return fmt.Errorf("%s: got %w, want 503 with Retry-After", state, err)
 	}
-	c.fact(state, "503 %s; retry in %s; no token released", problem.Title, problem.RetryAfter)
+	c.fact(state, "503 %s; retry in %s; no token released", problem.Title, spell(problem.RetryAfter))
 	return nil
 }
 

@@ -42,7 +42,7 @@ func (c *ScopesCmd) Run(ctx context.Context, con *console) error {
 	fmt.Fprintln(table, "SCOPE\tAUTHORITY\tPARAMETERS\tTTL\tPEOPLE\tCREDENTIAL\tTITLE")
 	for _, scope := range list.Scopes {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", safetext.Text(scope.Name), safetext.Text(scope.Authority), paramsLine(scope.Params),
-			fmt.Sprintf("%s, max %s", seconds(scope.TTLDefault), seconds(scope.TTLMax)), safetext.Text(string(scope.Approval)),
+			ttlRange(seconds(scope.TTLDefault), seconds(scope.TTLMax)), safetext.Text(string(scope.Approval)),
 			credentialLine(scope), shorten(safetext.Text(scope.Title), 60))
 	}
 	return table.Flush()

@@ -130,7 +130,7 @@ func TestCommandLineSurvivesAShell(t *testing.T) {
 		{
 			"plain",
 			openapi.NarrowestAsk{Scope: "github.issues.write", Params: map[string]any{"repo": "acme/api"}, TTL: 300},
-			"t-1", "brevet request github.issues.write repo=acme/api --ttl 5m0s --task t-1",
+			"t-1", "brevet request github.issues.write repo=acme/api --ttl 5m --task t-1",
 		},
 		{
 			"numbers and booleans",

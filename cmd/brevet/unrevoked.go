@@ -60,7 +60,7 @@ func printAges(con *console, records []openapi.Issuance, now time.Time) error {
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(table, "FOR\tCAUSE\tBY\tKIND\tNAME\tSCOPE\tSANDBOX\tTASK\tID")
 	for _, r := range records {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", max(0, now.Sub(r.StatusAt)).Round(time.Second),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", spell(max(0, now.Sub(r.StatusAt)).Round(time.Second)),
 			orDash(r.StatusDetail), orDash(r.EndedBy), orDash(r.Credential.Kind), orDash(r.Credential.Name), safetext.Text(r.Scope),
 			safetext.Text(r.SpiffeID), safetext.Text(r.Task), r.ID)
 	}
