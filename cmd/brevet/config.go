@@ -15,45 +15,45 @@ import (
 type Config struct {
 	// Address to serve HTTPS on, as host:port.
 	Listen string `yaml:"listen"`
-	// The URL by which tokens name their issuer, and the one audience that a JWT-SVID must carry.
+	// URL of the issuer in tokens. A JWT-SVID must have it as its only audience.
 	Issuer string `yaml:"issuer"`
-	// Further values of the Host header to answer to, and hosts that DPoP proofs may be for. The issuer's host is always one.
+	// Additional hosts that are accepted in the Host header and in DPoP proofs. The issuer's host is always accepted.
 	Hosts []string `yaml:"hosts,omitempty"`
-	// How long a replica that is told to stop goes on serving while /readyz says 503, so that a balancer sees it before connections are refused. At most 5m. Default 0s, which is for one that has no balancer.
+	// How long a stopping replica keeps serving while /readyz returns 503, so that a load balancer notices before connections are refused. At most 5m. Default 0s, for deployments without a load balancer.
 	LameDuck time.Duration `yaml:"lame_duck,omitempty"`
-	// Name of the ledger in its signed checkpoints. It is for good: another name is another ledger. Default: the issuer without https:// and with /ledger behind it.
+	// Name of the ledger in its signed checkpoints. It is permanent: another name means another ledger. Default: the issuer without https:// and with /ledger appended.
 	LedgerName string `yaml:"ledger_name,omitempty"`
-	// Public keys that checkpoints were signed with before, as brevet audit keys prints them: needed when Vault's key for the ledger was lost, or its name changed.
+	// Public keys that signed earlier checkpoints, as brevet audit keys prints them. Needed if Vault's key for the ledger was lost, or if its name changed.
 	FormerLedgerKeys []string `yaml:"former_ledger_keys,omitempty"`
-	// The certificate to serve with.
+	// The server's certificate.
 	TLS TLSConfig `yaml:"tls"`
 	// The trust domains whose sandboxes are served. Each has its own bundle; they are never merged.
 	TrustDomains []TrustDomainConfig `yaml:"trust_domains"`
-	// The workloads that tokens are shown to: services, and gateways in front of such.
+	// Workloads that receive tokens and may introspect them: services, and gateways in front of services.
 	ResourceServers []ResourceServerConfig `yaml:"resource_servers,omitempty"`
-	// The people who approve, and who they are. Left out: only workloads can call, and nothing that waits for a person is ever approved.
+	// The people who can log in, and their roles. If omitted, only workloads can call, and requests that require approval are never approved.
 	People *PeopleConfig `yaml:"people,omitempty"`
-	// The web pages in which people approve, look and search. Left out: none are served.
+	// The web pages where people approve requests and search the record. If omitted, none are served.
 	Console *ConsoleConfig `yaml:"console,omitempty"`
 	// Folder with the catalogue: scopes (.yaml) and policies (.cedar).
 	Catalogue string `yaml:"catalogue"`
-	// Whether a catalogue that an admin applies waits for the approval of another. Default false.
+	// Whether a second admin must approve a catalogue before it is in force. Default false.
 	CatalogueSecondAdmin bool `yaml:"catalogue_second_admin"`
-	// Where the record is kept.
+	// The database that stores the record.
 	Postgres PostgresConfig `yaml:"postgres"`
-	// Systems of others that are told what waits for people, and what was decided.
+	// External systems to notify of pending approvals, decisions and unrevoked credentials.
 	Webhooks []WebhookConfig `yaml:"webhooks,omitempty"`
-	// Others who vouch for the ledger's history: they cosign its checkpoints.
+	// Independent witnesses that cosign the ledger's checkpoints.
 	Witnesses []WitnessConfig `yaml:"witnesses,omitempty"`
-	// Where copies of the ledger's checkpoints are put.
+	// Places that store copies of the ledger's checkpoints.
 	Anchors []AnchorConfig `yaml:"anchors,omitempty"`
-	// Who makes the credentials.
+	// The Vault or OpenBao that creates the credentials.
 	Vault VaultConfig `yaml:"vault"`
 	// Address to serve Prometheus metrics on, as host:port. Keep it off public networks. Empty: no metrics.
 	MetricsListen string `yaml:"metrics_listen,omitempty"`
 	// OTLP/HTTP endpoint for traces, as a URL. Empty: no traces.
 	TracesEndpoint string `yaml:"traces_endpoint,omitempty"`
-	// What to log.
+	// Log settings.
 	Log LogConfig `yaml:"log,omitempty"`
 }
 
@@ -61,9 +61,9 @@ type Config struct {
 type TLSConfig struct {
 	// Workload API socket (unix:///path) that gives the broker's own X.509-SVID.
 	WorkloadAPI string `yaml:"workload_api,omitempty"`
-	// Which SVID to serve with where the Workload API gives several: its SPIFFE ID, or its hint.
+	// SPIFFE ID or hint of the SVID to use, if the Workload API offers several.
 	SVID string `yaml:"svid,omitempty"`
-	// PEM certificate chain, for clients that know the broker by its DNS name.
+	// PEM certificate chain, for clients that verify the broker by its DNS name.
 	CertFile string `yaml:"cert_file,omitempty"`
 	// PEM private key of cert_file.
 	KeyFile string `yaml:"key_file,omitempty"`
@@ -79,11 +79,11 @@ type TrustDomainConfig struct {
 	BundleFile string `yaml:"bundle_file,omitempty"`
 	// SPIFFE federation endpoint to fetch the bundle from.
 	BundleEndpoint *BundleEndpointConfig `yaml:"bundle_endpoint,omitempty"`
-	// SPIFFE IDs that may read all records of this trust domain, or with within those below some paths. Anyone else reads only its own.
+	// Workloads that may read all records of this trust domain, or with within only those below some paths. All other workloads read only their own records.
 	Auditors []WorkloadRoleConfig `yaml:"auditors,omitempty"`
-	// SPIFFE IDs that may revoke credentials and set quarantines in this trust domain, and end its tasks.
+	// Workloads that may revoke credentials, set quarantines and end tasks in this trust domain.
 	Admins []WorkloadRoleConfig `yaml:"admins,omitempty"`
-	// SPIFFE IDs that may end the tasks of all sandboxes of this trust domain, such as the runtime that starts them.
+	// Workloads that may end the tasks of all sandboxes of this trust domain, such as the runtime that starts the sandboxes.
 	Orchestrators []WorkloadRoleConfig `yaml:"orchestrators,omitempty"`
 }
 
@@ -92,7 +92,7 @@ type TrustDomainConfig struct {
 type WorkloadRoleConfig struct {
 	// SPIFFE ID of the workload. An entry that is just a SPIFFE ID gives the role in all of the trust domain.
 	ID string `yaml:"id"`
-	// SPIFFE IDs of this trust domain at or below which the role holds, such as spiffe://acme.example/research. At least one.
+	// Limits the role to sandboxes at or below these SPIFFE IDs of this trust domain, such as spiffe://acme.example/research. At least one.
 	Within []string `yaml:"within,omitempty"`
 }
 
@@ -100,29 +100,29 @@ type WorkloadRoleConfig struct {
 type ResourceServerConfig struct {
 	// SPIFFE ID of the workload.
 	ID string `yaml:"id"`
-	// The audiences whose tokens it may ask about, exactly as scopes have them. At least one.
+	// Audiences of the tokens that it may introspect, exactly as in the scopes. At least one.
 	Audiences []string `yaml:"audiences"`
 }
 
 // PeopleConfig is an OpenID Connect provider and the roles of its people.
 type PeopleConfig struct {
-	// Issuer of the provider, exactly as its ID tokens have it.
+	// Issuer of the provider, exactly as in its ID tokens.
 	Issuer string `yaml:"issuer"`
-	// The client whose ID tokens are taken: their one audience.
+	// OAuth client whose ID tokens are accepted. It must be their only audience.
 	ClientID string `yaml:"client_id"`
-	// Audiences of ID tokens by which a sandbox may ask on behalf of a person; never client_id, whose tokens are logins. Empty: nobody can be asked for.
+	// Audiences of ID tokens with which a sandbox may request on behalf of a person. It must not contain client_id, whose tokens are logins. Empty: no sandbox can request on behalf of a person.
 	DelegationAudiences []string `yaml:"delegation_audiences,omitempty"`
 	// PEM roots for the provider's certificate, instead of the system's.
 	CAFile string `yaml:"ca_file,omitempty"`
-	// Claim with the groups of a person, a list of texts. Default groups.
+	// Claim with a person's groups, a list of strings. Default groups.
 	GroupsClaim string `yaml:"groups_claim,omitempty"`
-	// Claim by which sandboxes name their owner. People must not be able to change it for themselves. Default preferred_username.
+	// Claim whose value stands for a person in owners. People must not be able to change their own value. Default preferred_username.
 	OwnerClaim string `yaml:"owner_claim,omitempty"`
-	// Which groups hold which role. To decide on a request, a person is an approver for its sandbox and in the group that its scope names.
+	// Roles of groups. To decide a request, a person must be an approver for its sandbox and a member of the group that its scope names.
 	Roles []PeopleRoleConfig `yaml:"roles"`
-	// SPIFFE IDs of sandboxes that belong to somebody, such as spiffe://acme.example/users/{owner}/**. Nobody decides on what their own sandbox asks for.
+	// Patterns for the SPIFFE IDs of sandboxes that belong to a person, such as spiffe://acme.example/users/{owner}/**. People cannot decide requests of their own sandboxes.
 	Owners []string `yaml:"owners,omitempty"`
-	// One person, by the sub of the provider or as issuer#sub, who is an admin before any group is mapped: for an hour after the database was made, or until another admin first calls.
+	// One person, as the provider's sub or as issuer#sub, who is an admin before any group is mapped: for one hour after the database was created, or until another admin first calls.
 	BootstrapAdmin string `yaml:"bootstrap_admin,omitempty"`
 }
 
@@ -132,39 +132,39 @@ type PeopleRoleConfig struct {
 	Role string `yaml:"role"`
 	// Group of the provider.
 	Group string `yaml:"group"`
-	// SPIFFE IDs at or below which the role holds: spiffe://acme.example or spiffe://acme.example/research. Empty: everywhere.
+	// Limits the role to sandboxes at or below these SPIFFE IDs, such as spiffe://acme.example or spiffe://acme.example/research. Empty: everywhere.
 	Within []string `yaml:"within,omitempty"`
 }
 
 // ConsoleConfig is the console: the web pages for people, on a separate address.
 type ConsoleConfig struct {
-	// Address to serve them on, as host:port. Without cert_file it has to be of loopback: for a proxy beside it that ends TLS.
+	// Address to serve the console on, as host:port. Without cert_file it must be a loopback address, for a local proxy that terminates TLS.
 	Listen string `yaml:"listen"`
-	// Where people find them: https and a host, or http://localhost and a port for development. The provider sends logins to /callback there, and passkeys are for this host alone.
+	// URL of the console: https and a host, or http://localhost and a port for development. The provider redirects logins to /callback there, and passkeys are valid for this host only.
 	URL string `yaml:"url"`
-	// PEM certificate chain to serve with, that people's browsers accept.
+	// PEM certificate chain that browsers trust.
 	CertFile string `yaml:"cert_file,omitempty"`
 	// PEM private key of cert_file.
 	KeyFile string `yaml:"key_file,omitempty"`
-	// File that holds the secret of people.client_id, if the provider has given it one.
+	// File that holds the secret of people.client_id, if that client has one.
 	ClientSecretFile string `yaml:"client_secret_file,omitempty"`
 }
 
 // WebhookConfig is one external system that Brevet notifies by signed calls (Standard Webhooks), or a Slack channel.
 type WebhookConfig struct {
-	// Lower-case letters, digits, - and _. It stands for the webhook in the record of what it was told: one that is renamed begins anew.
+	// Lower-case letters, digits, - and _. Deliveries are recorded under this name: a renamed webhook starts over.
 	Name string `yaml:"name"`
-	// https URL to call. Either it or url_file.
+	// https URL to call. Set either url or url_file.
 	URL string `yaml:"url,omitempty"`
-	// File that holds the URL, where that is a secret, as with Slack.
+	// File that holds the URL, if the URL is a secret, as with Slack.
 	URLFile string `yaml:"url_file,omitempty"`
-	// File that holds the secret to sign with: whsec_ and base64 of 24 to 64 bytes. Two secrets with a space between sign both. Not needed for slack.
+	// File that holds the secret to sign with: whsec_ and base64 of 24 to 64 bytes. With two secrets, separated by a space, both sign each call. Not needed for slack.
 	SecretFile string `yaml:"secret_file,omitempty"`
 	// json (Standard Webhooks) or slack (an incoming webhook). Default json.
 	Format string `yaml:"format,omitempty"`
-	// Some of approval.waiting, approval.decided, approval.break_glass and credential.unrevoked.
+	// Events to send: approval.waiting, approval.decided, approval.break_glass and credential.unrevoked.
 	Events []string `yaml:"events"`
-	// SPIFFE IDs at or below which sandboxes are told of. Empty: everywhere.
+	// Limits the events to sandboxes at or below these SPIFFE IDs. Empty: everywhere.
 	Within      []string `yaml:"within,omitempty"`
 	ReachConfig `yaml:",inline"`
 }
@@ -172,11 +172,11 @@ type WebhookConfig struct {
 // WitnessConfig is a witness that cosigns checkpoints of the ledger. It cosigns only checkpoints that continue those it
 // cosigned before (c2sp.org/tlog-witness).
 type WitnessConfig struct {
-	// Lower-case letters, digits, - and _. It stands for the witness beside its cosignatures: with another key, give it another name.
+	// Lower-case letters, digits, - and _. Cosignatures are stored under this name: if the key changes, change the name too.
 	Name string `yaml:"name"`
 	// https URL of the witness, to which /add-checkpoint is appended.
 	URL string `yaml:"url"`
-	// Public key to verify its cosignatures with, as it publishes it: name+id+base64 (c2sp.org/tlog-cosignature, Ed25519).
+	// Public key that verifies its cosignatures, as the witness publishes it: name+id+base64 (c2sp.org/tlog-cosignature, Ed25519).
 	Key         string `yaml:"key"`
 	ReachConfig `yaml:",inline"`
 }
@@ -185,13 +185,13 @@ type WitnessConfig struct {
 type AnchorConfig struct {
 	// Lower-case letters, digits, - and _.
 	Name string `yaml:"name"`
-	// File to append to, best where the database's administrators cannot write. At the start the ledger has to continue the last checkpoint in it, or nothing is issued. Every replica writes its own.
+	// File to append to, preferably where the database's administrators cannot write. At startup the ledger must continue the last checkpoint in the file, or nothing is issued. Each replica writes its own file.
 	File string `yaml:"file,omitempty"`
-	// https URL to post to, as text/plain.
+	// https URL to POST checkpoints to, as text/plain.
 	URL string `yaml:"url,omitempty"`
 	// Folder of a git work tree in which checkpoint.txt is committed, and pushed if there is a remote.
 	Git string `yaml:"git,omitempty"`
-	// The least time between two copies. Default 1m.
+	// Minimum time between two copies. Default 1m.
 	Every       time.Duration `yaml:"every,omitempty"`
 	ReachConfig `yaml:",inline"`
 }
@@ -200,9 +200,9 @@ type AnchorConfig struct {
 type ReachConfig struct {
 	// PEM roots for the receiver's certificate, instead of the system's.
 	CAFile string `yaml:"ca_file,omitempty"`
-	// Networks that may be called though they are not public, such as 10.1.0.0/16.
+	// Private networks that may be called, such as 10.1.0.0/16.
 	AllowPrivateCIDRs []string `yaml:"allow_private_cidrs,omitempty"`
-	// Allows an http URL of a loopback address, for development.
+	// Allows an http URL with a loopback address, for development.
 	AllowHTTPLoopback bool `yaml:"allow_http_loopback,omitempty"`
 }
 
@@ -210,11 +210,11 @@ type ReachConfig struct {
 type BundleEndpointConfig struct {
 	// HTTPS URL of the endpoint.
 	URL string `yaml:"url"`
-	// https_web (Web PKI) or https_spiffe (the endpoint proves itself with an SVID).
+	// https_web (Web PKI) or https_spiffe (the endpoint authenticates with an SVID).
 	Profile string `yaml:"profile"`
 	// For https_spiffe: the SPIFFE ID of the endpoint.
 	SPIFFEID string `yaml:"spiffe_id,omitempty"`
-	// For https_spiffe: file with the bundle to begin with (JSON). For https_web: PEM roots instead of the system's.
+	// For https_spiffe: file with the initial bundle (JSON). For https_web: PEM roots instead of the system's.
 	TrustFile string `yaml:"trust_file,omitempty"`
 }
 
@@ -222,11 +222,11 @@ type BundleEndpointConfig struct {
 type PostgresConfig struct {
 	// File that holds the connection URL of the broker's own role, which may only append.
 	URLFile string `yaml:"url_file"`
-	// Connections for reading; appending uses one of its own. Default 8.
+	// Maximum number of connections for reading. Appending uses a separate connection. Default 8.
 	MaxConnections int32 `yaml:"max_connections,omitempty"`
-	// File that holds the URL for auditors' searches: of a member of brevet_auditor, on a standby if wanted. Default url_file.
+	// File that holds the connection URL for auditors' searches, of a member of brevet_auditor. The database may be a standby. Default url_file.
 	AuditURLFile string `yaml:"audit_url_file,omitempty"`
-	// Connections for auditors' searches, which no other call waits for. Default 4.
+	// Maximum number of connections for auditors' searches. No other call waits for them. Default 4.
 	AuditConnections int32 `yaml:"audit_connections,omitempty"`
 }
 
@@ -234,7 +234,7 @@ type PostgresConfig struct {
 type VaultConfig struct {
 	// URL of Vault.
 	Address string `yaml:"address"`
-	// PEM roots for Vault's certificate, and no others. Needed for https.
+	// PEM roots for Vault's certificate; no other roots are trusted. Required for https.
 	CAFile string `yaml:"ca_file,omitempty"`
 	// Vault namespace.
 	Namespace string `yaml:"namespace,omitempty"`
@@ -248,11 +248,11 @@ type VaultConfig struct {
 	TransitMount string `yaml:"transit_mount,omitempty"`
 	// Transit key that signs tokens: ecdsa-p256 (ES256) or ed25519 (EdDSA). Default brevet.
 	SigningKey string `yaml:"signing_key,omitempty"`
-	// Role of Vault's token store that makes the tokens which dynamic credentials live under. Default brevet.
+	// Role of Vault's token store that creates the parent tokens of dynamic credentials. Default brevet.
 	TokenRole string `yaml:"token_role,omitempty"`
-	// How long one call may take. Default 5s.
+	// Timeout of one call. Default 5s.
 	Timeout time.Duration `yaml:"timeout,omitempty"`
-	// How long resource servers may keep the JWKS. A new key version signs only once this has passed. Default 5m.
+	// How long resource servers may cache the JWKS. A new key version signs only after this time. Default 5m.
 	JWKSMaxAge time.Duration `yaml:"jwks_max_age,omitempty"`
 }
 
@@ -294,10 +294,10 @@ const maxConfigSize = 1 << 20
 func loadConfig(path string) (Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return Config{}, fmt.Errorf("reading the configuration, which --config or BREVET_CONFIG names: %w", err)
+		return Config{}, fmt.Errorf("reading the configuration file (--config or BREVET_CONFIG): %w", err)
 	}
 	if len(data) > maxConfigSize {
-		return Config{}, fmt.Errorf("%s is larger than 1 MiB: that is not a configuration of brevet", path)
+		return Config{}, fmt.Errorf("%s is larger than 1 MiB, so it is not a Brevet configuration file", path)
 	}
 	var cfg Config
 	if err := yaml.Load(data, &cfg, yaml.WithKnownFields(), yaml.WithUniqueKeys()); err != nil {

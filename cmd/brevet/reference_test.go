@@ -18,9 +18,9 @@ const referencePath = "../../docs/configuration.md"
 
 const referenceHead = `# Configuration
 
-` + "`brevet serve --config FILE`" + ` reads one YAML file. Unknown and repeated keys stop the start, and everything that is
-wrong is reported at once. Relative paths are taken from the folder of the file. Secrets are never in it, only paths to
-files that hold them. Durations are written like ` + "`30s`, `5m`, `1h`" + `.
+` + "`brevet serve --config FILE`" + ` reads one YAML file. Unknown and repeated keys are errors, and all errors are
+reported at once. Relative paths are relative to the folder of the file. The file never contains secrets, only paths to
+files that hold them. Durations are written as ` + "`30s`, `5m`, `1h`" + `.
 
 [deploy/brevet.yaml](../deploy/brevet.yaml) is a complete example.
 `
