@@ -20,12 +20,12 @@ import (
 // ProbeCmd is `brevet probe`.
 type ProbeCmd struct {
 	Server      string   `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
-	ServerID    string   `help:"SPIFFE ID that the broker must prove. Without it, the broker needs a certificate of the system's roots." env:"BREVET_SERVER_ID"`
+	ServerID    string   `help:"SPIFFE ID of the broker's SVID. Without it, the system's roots must verify the broker's certificate." env:"BREVET_SERVER_ID"`
 	WorkloadAPI string   `help:"Workload API socket to get the SVIDs of the prober from." name:"workload-api" required:"" env:"SPIFFE_ENDPOINT_SOCKET"`
 	Audience    string   `help:"The broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
 	Scope       string   `help:"A scope with a JWT credential that the prober may request." required:""`
 	Param       []string `help:"A scope parameter: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE" sep:"none"`
-	Foreign     string   `help:"Id of an issuance in another trust domain, to check that it is not visible." name:"foreign-issuance"`
+	Foreign     string   `help:"ID of an issuance in another trust domain, to check that it is not visible." name:"foreign-issuance"`
 	Console     string   `help:"URL of the console, to check it too."`
 	ConsoleCA   string   `help:"PEM file with the roots for the console's certificate, instead of the system's." name:"console-ca" type:"existingfile"`
 }
@@ -89,7 +89,7 @@ func (c *ProbeCmd) Run(ctx context.Context, con *console) error {
 	}
 	var report probeReport
 	for _, check := range c.checks() {
-		got := sight{untold, "there was no time left"}
+		got := sight{untold, "no time left to run this check"}
 		if pass.Err() == nil {
 			got = check.try(pass, p)
 		}
@@ -119,18 +119,18 @@ func (c *ProbeCmd) unreached(con *console, err error) error {
 func (c *ProbeCmd) open(ctx context.Context) (*prober, func(), error) {
 	base, err := url.Parse(c.Server)
 	if err != nil || base.Scheme != "https" || base.Host == "" {
-		return nil, nil, errors.New("--server: it must be https://host[:port]")
+		return nil, nil, errors.New("--server: must be https://host[:port]")
 	}
 	if socket, ok := strings.CutPrefix(c.WorkloadAPI, "unix://"); ok {
 		if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, fmt.Errorf("there is no Workload API at %s: is the agent running?", c.WorkloadAPI)
+			return nil, nil, fmt.Errorf("no Workload API at %s: start the SPIFFE agent", c.WorkloadAPI)
 		}
 	}
 	waiting, cancel := context.WithTimeout(ctx, probeCall)
 	defer cancel()
 	source, err := workloadapi.NewX509Source(waiting, workloadapi.WithClientOptions(workloadapi.WithAddr(c.WorkloadAPI)))
 	if err != nil {
-		return nil, nil, fmt.Errorf("the Workload API at %s gave no SVID: %w", c.WorkloadAPI, err)
+		return nil, nil, fmt.Errorf("no SVID from the Workload API at %s: %w", c.WorkloadAPI, err)
 	}
 	p, err := c.prober(base, source)
 	if err != nil {

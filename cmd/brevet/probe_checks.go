@@ -20,8 +20,8 @@ import (
 // expired at the end.
 func (c *ProbeCmd) checks() []probeCheck {
 	all := []probeCheck{{
-		"issues", "the scope is issued to the prober's own SVID",
-		"Sandboxes get nothing, or this prober may not have the scope: brevet request says why.", issues,
+		"issues", "the prober's own SVID gets the scope",
+		"Sandboxes get no credentials, or policy denies the prober this scope. Run brevet request to see why.", issues,
 	}}
 	all = append(all, callerChecks...)
 	all = append(all, wireChecks...)
@@ -39,23 +39,23 @@ var whoami = attempt{method: http.MethodGet, path: "/v1/whoami"}
 
 var callerChecks = []probeCheck{
 	{
-		"no_svid", "a call that proves nobody gets 401", "Anybody who reaches the port is somebody. Take it off the network.",
+		"no_svid", "a call without authentication gets 401", "Anyone who reaches the port is authenticated. Take the broker off the network.",
 		func(ctx context.Context, p *prober) sight { return p.refusedWith(ctx, whoami, http.StatusUnauthorized) },
 	},
 	{
-		"self_signed", "a certificate that has signed itself is refused", "Anybody can be any sandbox. Take it off the network.",
+		"self_signed", "a self-signed certificate is refused", "Anyone can impersonate any sandbox. Take the broker off the network.",
 		func(ctx context.Context, p *prober) sight { return p.shows(ctx, p.selfSigned) },
 	},
 	{
-		"foreign_authority", "a certificate of an unknown authority is refused", "Anybody can be any sandbox. Take it off the network.",
+		"foreign_authority", "a certificate of an unknown authority is refused", "Anyone can impersonate any sandbox. Take the broker off the network.",
 		func(ctx context.Context, p *prober) sight { return p.shows(ctx, p.signedElsewhere) },
 	},
 	{
 		"other_audience", "a JWT-SVID for another audience gets 401",
-		"Whatever other service gets a JWT-SVID of a sandbox can act as the sandbox here.", otherAudience,
+		"A service that receives a sandbox's JWT-SVID can impersonate the sandbox here.", otherAudience,
 	},
 	{
-		"alg_none", "a JWT-SVID that nobody has signed gets 401", "Anybody can be any sandbox. Take it off the network.",
+		"alg_none", "an unsigned JWT-SVID gets 401", "Anyone can impersonate any sandbox. Take the broker off the network.",
 		func(ctx context.Context, p *prober) sight {
 			raw, err := p.unsigned()
 			if err != nil {
@@ -66,7 +66,7 @@ var callerChecks = []probeCheck{
 	},
 	{
 		"forwarded_certificate", "a certificate in a header gets 401",
-		"Whoever can send a header can be any sandbox: something on the way ends TLS, or the broker believes it.",
+		"Anyone who can send the header can impersonate any sandbox: a proxy terminates TLS, or the broker trusts the header.",
 		func(ctx context.Context, p *prober) sight {
 			a := whoami
 			a.header = map[string]string{"X-Forwarded-Client-Cert": "URI=" + p.id.String(), "X-SPIFFE-ID": p.id.String()}
@@ -77,19 +77,19 @@ var callerChecks = []probeCheck{
 
 var wireChecks = []probeCheck{
 	{
-		"plain_http", "HTTP without TLS is refused", "Credentials can go over the network in the clear.",
+		"plain_http", "HTTP without TLS is refused", "Credentials can cross the network unencrypted.",
 		func(ctx context.Context, p *prober) sight { return p.plainly(ctx) },
 	},
 	{
-		"tls_1_1", "TLS 1.1 is refused", "Something on the way ends TLS, and takes a version that is broken.",
+		"tls_1_1", "TLS 1.1 is refused", "A proxy terminates TLS, and accepts an insecure version.",
 		func(ctx context.Context, p *prober) sight { return p.speaks(ctx, tls.VersionTLS11) },
 	},
 	{
-		"tls_1_2", "TLS 1.2 is refused", "Something on the way ends TLS: who calls is not known behind it.",
+		"tls_1_2", "TLS 1.2 is refused", "A proxy terminates TLS, so the broker cannot authenticate callers.",
 		func(ctx context.Context, p *prober) sight { return p.speaks(ctx, tls.VersionTLS12) },
 	},
 	{
-		"foreign_host", "a call for another host gets 421", "A page of another site can be made to call the broker by a name of its own.",
+		"foreign_host", "a call for another host gets 421", "A page of another site can call the broker by a host name of that site (DNS rebinding).",
 		func(ctx context.Context, p *prober) sight {
 			a := whoami
 			a.as, a.host = p.own, elsewhere
@@ -97,19 +97,19 @@ var wireChecks = []probeCheck{
 		},
 	},
 	{
-		"foreign_page", "a browser's call for another site gets 403", "A page of another site can act as whoever looks at it.",
+		"foreign_page", "a browser's cross-site call gets 403", "A page of another site can act as the person who opens it.",
 		func(ctx context.Context, p *prober) sight {
 			return p.refusedWith(ctx, p.posts(p.nothing(), "Sec-Fetch-Site", "cross-site"), http.StatusForbidden)
 		},
 	},
 	{
-		"metrics", "there are no metrics on the port of the API", "Anybody who reaches the port sees what is issued how often.",
+		"metrics", "the API's port serves no metrics", "Anyone who reaches the port can see how often credentials are issued.",
 		func(ctx context.Context, p *prober) sight {
 			return p.refusedWith(ctx, attempt{method: http.MethodGet, path: "/metrics", as: p.own}, http.StatusNotFound)
 		},
 	},
 	{
-		"profiles", "there are no profiles on the port of the API", "Anybody who reaches the port can read from the broker's memory.",
+		"profiles", "the API's port serves no profiles", "Anyone who reaches the port can read from the broker's memory.",
 		func(ctx context.Context, p *prober) sight {
 			return p.refusedWith(ctx, attempt{method: http.MethodGet, path: "/debug/pprof/heap", as: p.own}, http.StatusNotFound)
 		},
@@ -121,27 +121,27 @@ const mostBody = 64 << 10
 
 var bodyChecks = []probeCheck{
 	{
-		"unknown_scope", "a scope that is not there gets 403", "Something else than the catalogue decides what is issued.",
+		"unknown_scope", "an unknown scope gets 403", "Something other than the catalogue decides what is issued.",
 		func(ctx context.Context, p *prober) sight {
 			return p.refusedWith(ctx, p.posts(p.nothing(), "", ""), http.StatusForbidden)
 		},
 	},
 	{
-		"duplicate_key", "JSON with a key twice gets 400", "What was checked on the way and what is decided about can be two things.",
+		"duplicate_key", "JSON with a duplicate key gets 400", "A proxy and the broker can read different requests from the same body.",
 		func(ctx context.Context, p *prober) sight {
 			body := strings.Replace(p.nothing(), "{", `{"scope":"brevet.probe.none",`, 1)
 			return p.refusedWith(ctx, p.posts(body, "", ""), http.StatusBadRequest)
 		},
 	},
 	{
-		"large_body", "a body above 64 KiB gets 413", "A few callers can take all memory.",
+		"large_body", "a body above 64 KiB gets 413", "A few callers can exhaust the broker's memory.",
 		func(ctx context.Context, p *prober) sight {
 			body := strings.Replace(p.nothing(), "{", "{"+strings.Repeat(" ", mostBody), 1)
 			return p.refusedWith(ctx, p.posts(body, "", ""), http.StatusRequestEntityTooLarge)
 		},
 	},
 	{
-		"get_vote", "a vote by GET gets 405", "A link that is fetched in advance can approve.",
+		"get_vote", "a vote by GET gets 405", "A link that a browser prefetches can approve a request.",
 		func(ctx context.Context, p *prober) sight {
 			return p.refusedWith(ctx, attempt{method: http.MethodGet, path: "/v1/approvals/" + nowhere + "/votes", as: p.own}, http.StatusMethodNotAllowed)
 		},
@@ -150,7 +150,7 @@ var bodyChecks = []probeCheck{
 
 var foreignChecks = []probeCheck{
 	{
-		"foreign_issuance", "an issuance of another trust domain gets 404", "Trust domains see each other's records.",
+		"foreign_issuance", "an issuance of another trust domain gets 404", "Trust domains can read each other's records.",
 		func(ctx context.Context, p *prober) sight {
 			path := "/v1/issuances/" + url.PathEscape(p.cmd.Foreign)
 			return p.refusedWith(ctx, attempt{method: http.MethodGet, path: path, as: p.own}, http.StatusNotFound)
@@ -160,7 +160,7 @@ var foreignChecks = []probeCheck{
 
 var consoleChecks = []probeCheck{
 	{
-		"console_foreign_form", "a form of another site gets 403 at the console", "A page of another site can decide for an approver who looks at it.",
+		"console_foreign_form", "the console answers a form of another site with 403", "A page of another site can vote as an approver who opens it.",
 		func(ctx context.Context, p *prober) sight {
 			got, err := attempt{method: http.MethodPost, path: "/logout", header: map[string]string{
 				"Origin": "https://" + elsewhere, "Sec-Fetch-Site": "cross-site", "Content-Type": "application/x-www-form-urlencoded",
@@ -169,17 +169,17 @@ var consoleChecks = []probeCheck{
 		},
 	},
 	{
-		"console_framing", "the console lets no page frame it", "A page of another site can lay the console's buttons under its own.", framing,
+		"console_framing", "the console forbids framing", "A page of another site can hide the console's buttons under its own (clickjacking).", framing,
 	},
 }
 
 var tokenChecks = []probeCheck{
 	{
-		"active", "what was issued is active", "Who asks about tokens is told that good ones are dead.",
+		"active", "the issued token is active", "Introspection reports valid tokens as inactive.",
 		func(ctx context.Context, p *prober) sight { return p.asks(ctx, p.token, active) },
 	},
 	{
-		"prolonged", "it is inactive with a later end written into it", "Signatures are not checked: anybody can make tokens.",
+		"prolonged", "the token is inactive if its expiry is changed", "Signatures are not verified: anyone can forge tokens.",
 		func(ctx context.Context, p *prober) sight {
 			if p.token == nil {
 				return sight{untold, "nothing was issued"}
@@ -191,12 +191,12 @@ var tokenChecks = []probeCheck{
 			return p.introspects(ctx, raw, inactive)
 		},
 	},
-	{"released", "it can be released", "What a sandbox ends lives on.", releases},
+	{"released", "the token can be released", "Sandboxes cannot end their credentials.", releases},
 	{
-		"dead", "it is inactive after that", "What a sandbox ends lives on.",
+		"dead", "the released token is inactive", "Released credentials stay valid.",
 		func(ctx context.Context, p *prober) sight { return p.asks(ctx, p.token, inactive) },
 	},
-	{"expired", "what was issued for a second is inactive after it", "Tokens outlive their end.", expires},
+	{"expired", "a token issued for one second is inactive after that", "Tokens stay valid after they expire.", expires},
 }
 
 func (p *prober) refusedWith(ctx context.Context, a attempt, want int) sight {
@@ -234,7 +234,7 @@ func otherAudience(ctx context.Context, p *prober) sight {
 	defer cancel()
 	svid, err := workloadapi.FetchJWTSVID(waiting, jwtsvid.Params{Audience: "https://" + elsewhere}, workloadapi.WithAddr(p.cmd.WorkloadAPI))
 	if err != nil {
-		return sight{untold, "the Workload API gave no JWT-SVID: " + err.Error()}
+		return sight{untold, "no JWT-SVID from the Workload API: " + err.Error()}
 	}
 	return p.bears(ctx, svid.Marshal())
 }
@@ -277,8 +277,8 @@ func (p *prober) obtains(ctx context.Context, life time.Duration) (*client.Token
 }
 
 var (
-	errPeopleAsked = errors.New("people have to agree first: name a scope that needs nobody")
-	errNoJWT       = errors.New("the credential is no JWT: name a scope whose credential is one")
+	errPeopleAsked = errors.New("the scope requires approval: use a scope that does not")
+	errNoJWT       = errors.New("the credential is not a JWT: use a scope with a JWT credential")
 )
 
 // sawError interprets an error of a call that must work. A refusal by the broker means that the check does not hold. Any
@@ -318,7 +318,7 @@ func (p *prober) introspects(ctx context.Context, raw, want string) sight {
 	case err != nil:
 		return sight{untold, err.Error()}
 	case got.status != http.StatusOK || json.Unmarshal(got.body, &about) != nil || about.Active == nil:
-		return sight{untold, fmt.Sprintf("%d, which says nothing", got.status)}
+		return sight{untold, fmt.Sprintf("%d, which is inconclusive", got.status)}
 	}
 	is := inactive
 	if *about.Active {
@@ -352,7 +352,7 @@ func expires(ctx context.Context, p *prober) sight {
 	select {
 	case <-end.C:
 	case <-ctx.Done():
-		return sight{untold, "there was no time left"}
+		return sight{untold, "no time left to run this check"}
 	}
 	return p.asks(ctx, p.brief, inactive)
 }
@@ -364,7 +364,7 @@ func framing(ctx context.Context, p *prober) sight {
 	case err != nil:
 		return sight{untold, err.Error()}
 	case !strings.EqualFold(got.header.Get("X-Frame-Options"), "DENY"), !strings.Contains(got.header.Get("Content-Security-Policy"), "frame-ancestors 'none'"):
-		return sight{broken, "the headers that forbid it are not there"}
+		return sight{broken, "the headers that forbid framing are missing"}
 	}
 	return sight{held, "forbidden"}
 }

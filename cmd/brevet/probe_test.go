@@ -30,7 +30,7 @@ func TestProbe(t *testing.T) {
 	pages := consoleOf(t, s)
 	began := time.Now()
 	got := brevet(t, s.env, append(probed, "--console", pages)...)
-	got.want(t, 0, "✓  a call that proves nobody gets 401", "✓  a form of another site gets 403 at the console", " passed, 0 failed, 0 inconclusive")
+	got.want(t, 0, "✓  a call without authentication gets 401", "✓  the console answers a form of another site with 403", " passed, 0 failed, 0 inconclusive")
 	if took := time.Since(began); took > 10*(probeWithin+probeCleanUp) { // includes the start of the program
 		t.Errorf("it took %s", took)
 	}
@@ -54,11 +54,11 @@ func TestProbe(t *testing.T) {
 		t.Errorf("left alive: %+v", alive)
 	}
 	brevet(t, s.env, "probe", "--scope", "github.repo.delete", "--param", "repo=acme/api").want(t, 1,
-		"✗  the scope is issued to the prober's own SVID", "403 Denied by policy", "brevet request says why", "? ")
-	brevet(t, s.env, "probe", "--scope", "github.issues.write", "--param", "repo=acme/api").want(t, 1, "people have to agree first")
-	brevet(t, s.env, "probe", "--scope", "reports.orders.read").want(t, 1, "the credential is no JWT")
+		"✗  the prober's own SVID gets the scope", "403 Denied by policy", "Run brevet request to see why", "? ")
+	brevet(t, s.env, "probe", "--scope", "github.issues.write", "--param", "repo=acme/api").want(t, 1, "the scope requires approval")
+	brevet(t, s.env, "probe", "--scope", "reports.orders.read").want(t, 1, "the credential is not a JWT")
 	s.stop(t, syscall.SIGTERM)
-	brevet(t, s.env, probed...).want(t, exitUntold, "the checks could not run", "is the agent running?")
+	brevet(t, s.env, probed...).want(t, exitUntold, "the checks could not run", "start the SPIFFE agent")
 }
 
 func consoleOf(t *testing.T, s *session) string {

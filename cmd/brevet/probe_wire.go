@@ -118,7 +118,7 @@ func (a attempt) over(ctx context.Context, by *http.Client, base string) (answer
 func (p *prober) reach(ctx context.Context) error {
 	got, err := p.send(ctx, attempt{method: http.MethodGet, path: "/livez"})
 	if err == nil && got.status != http.StatusOK {
-		err = fmt.Errorf("%s/livez answers with %d", p.base, got.status)
+		err = fmt.Errorf("%s/livez returned status %d", p.base, got.status)
 	}
 	return err
 }
@@ -184,11 +184,11 @@ func (p *prober) speaks(ctx context.Context, version uint16) sight {
 	}).HandshakeContext(ctx)
 	switch {
 	case taken:
-		return sight{broken, "the version is taken"}
+		return sight{broken, "the version is accepted"}
 	case alerted(err) && alertOf(err).Error() == errBadVersion.Error():
-		return sight{held, "the version is not taken"}
+		return sight{held, "the version is refused"}
 	case err == nil:
-		return sight{untold, "a handshake without a certificate"}
+		return sight{untold, "the handshake succeeded without a server certificate"}
 	}
 	return sight{untold, err.Error()}
 }
@@ -208,7 +208,7 @@ func (p *prober) handshake(ctx context.Context, cfg *tls.Config) sight {
 	case err != nil:
 		return sight{untold, err.Error()}
 	case conn.ConnectionState().Version < tls.VersionTLS13:
-		return sight{broken, "the handshake goes through"}
+		return sight{broken, "the handshake succeeds"}
 	}
 	return p.stranger(raw, conn)
 }
@@ -247,7 +247,7 @@ func (p *prober) plainly(ctx context.Context) sight {
 	case errors.As(err, &late) && late.Timeout():
 		return sight{untold, err.Error()}
 	case err != nil: // the response is not HTTP: EOF, or a TLS alert
-		return sight{held, "no answer"}
+		return sight{held, "no HTTP response"}
 	}
 	_ = resp.Body.Close()
 	return refused(answered{status: resp.StatusCode}, nil, http.StatusBadRequest)
@@ -327,7 +327,7 @@ func prolonged(raw string) (string, error) {
 func openPages(at, ca string) (*http.Client, error) {
 	u, err := url.Parse(at)
 	if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || u.Hostname() != "localhost") {
-		return nil, errors.New("--console: it must be https://host[:port], or http of localhost")
+		return nil, errors.New("--console: must be https://host[:port], or http://localhost[:port]")
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
