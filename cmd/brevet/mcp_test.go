@@ -372,7 +372,7 @@ func (s *session) agentIsLimited(t *testing.T) {
 		t.Error("the credential, or its file, is still there")
 	}
 	brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", "t-limited").want(t, 0)
-	brevet(t, s.env, "mcp", "--dir", "/tmp").want(t, 1, "others can read")
+	brevet(t, s.env, "mcp", "--dir", "/tmp").want(t, 1, "other users can read")
 }
 
 // TestShows checks that shows finds credentials in all encodings.
