@@ -116,7 +116,7 @@ func (c *CatalogSchemaCmd) Run(con *console) error {
 	case c.For == "examples":
 		schema = string(scopes.ExamplesSchema())
 	case c.Folder == "":
-		return errors.New("the schema for policies requires a folder with scopes")
+		return errors.New("--for policies: requires a folder with scopes")
 	default:
 		catalogue, err := loadFolder(c.Folder)
 		if err != nil {

@@ -53,7 +53,7 @@ func TestCatalogTestOfWhatIsNoTable(t *testing.T) {
 	if err := os.Remove(table); err != nil {
 		t.Fatal(err)
 	}
-	inProcess(t, "catalog", "test", folder).want(t, 1, "has no examples; add a file that ends in .test.yaml")
+	inProcess(t, "catalog", "test", folder).want(t, 1, "has no examples: add a file whose name ends in .test.yaml")
 	inProcess(t, "catalog", "test", "testdata/broken").want(t, 1, "testdata/broken:\n", `scopes.yaml:5: scope`)
 }
 
@@ -93,7 +93,7 @@ func TestCatalogPlanOfNothing(t *testing.T) {
 	folder := draftOf(t)
 	edit(t, filepath.Join(folder, "github.yaml"), "# What a sandbox may ask for on GitHub.", "# GitHub.")
 	got = inProcess(t, "catalog", "plan", folder, "--from", exampleCatalogue, "--detailed-exitcode")
-	got.want(t, exitChanges, "Only comments and layout change: no scope and no policy does.\n")
+	got.want(t, exitChanges, "Only comments and formatting change; scopes and policies stay the same.\n")
 	inProcess(t, "catalog", "plan", folder, "--from", filepath.Join(folder, "nowhere")).want(t, 1, "nowhere")
 	inProcess(t, "catalog", "plan", "testdata/broken", "--from", folder).want(t, 1, "broken:\n")
 }
@@ -117,7 +117,7 @@ func TestCatalogExplain(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got.out, want)
 	}
 	inProcess(t, "catalog", "explain", exampleCatalogue, "github.issues.write", "repo=acme/api", "--as", research).
-		want(t, 0, "pending: 1 person of the group oncall", "approval    1 of oncall within 10m", "guardrails.cedar:13: forbid changes-need-a-person")
+		want(t, 0, "pending: 1 person of the group oncall", "approval     1 of oncall within 10m", "guardrails.cedar:13: forbid changes-need-a-person")
 	inProcess(t, "catalog", "explain", exampleCatalogue, "calendar.events.read", "calendar=a@acme.example", "--as", research, "--svid", "jwt").
 		want(t, 0, "deny: This scope binds its credential", "by JWT-SVID")
 	// For a scope that certifies a key, explain assumes that the key was sent.

@@ -45,7 +45,7 @@ func (c *CatalogTestCmd) Run(con *console) error {
 		return folderError("reading the examples of", c.Folder, err)
 	}
 	if len(examples) == 0 {
-		return fmt.Errorf("%s has no examples; add a file that ends in .test.yaml", c.Folder)
+		return fmt.Errorf("%s has no examples: add a file whose name ends in .test.yaml", c.Folder)
 	}
 	results := catalogue.Check(examples)
 	failed := 0
@@ -60,7 +60,7 @@ func (c *CatalogTestCmd) Run(con *console) error {
 		err = printExamples(con, results, failed)
 	}
 	if err == nil && failed > 0 {
-		return quietly(errors.New("an example failed"))
+		return quietly(errors.New("some examples failed"))
 	}
 	return err
 }

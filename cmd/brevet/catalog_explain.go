@@ -21,7 +21,7 @@ type CatalogExplainCmd struct {
 	SVID   string        `help:"SVID type: ${enum}." enum:"x509,jwt" default:"x509" name:"svid"`
 	TTL    time.Duration `help:"Time to live of the credential. Default: that of the scope."`
 	Task   string        `help:"Task of the credential." default:"example"`
-	User   string        `help:"Person on whose behalf the sandbox requests, as issuer#sub." placeholder:"ID"`
+	User   string        `help:"Person on whose behalf the sandbox makes the request, as issuer#sub." placeholder:"ID"`
 	Groups []string      `help:"Groups of --user, separated by commas." name:"user-groups"`
 }
 
@@ -86,7 +86,7 @@ func (c *CatalogExplainCmd) Run(con *console) error {
 	case errors.As(err, &invalid):
 		return fmt.Errorf("the request is invalid: %w", err)
 	case err != nil:
-		return fmt.Errorf("deciding: %w", err)
+		return fmt.Errorf("deciding the request: %w", err)
 	}
 	report := c.report(catalogue, d)
 	if con.json {
@@ -131,11 +131,11 @@ func (c *CatalogExplainCmd) print(con *console, r explainReport) error {
 	fmt.Fprintf(con.out, "%s: %s\n\n", r.Outcome, safetext.Text(r.Explanation))
 	line := func(name, value string) {
 		if value != "" {
-			fmt.Fprintf(con.out, "  %-11s %s\n", name, safetext.Text(value))
+			fmt.Fprintf(con.out, "  %-12s %s\n", name, safetext.Text(value))
 		}
 	}
-	line("who", r.SPIFFEID+map[string]string{"x509": ", by X.509-SVID over mutual TLS", "jwt": ", by JWT-SVID"}[c.SVID])
-	line("for whom", r.OnBehalfOf)
+	line("sandbox", r.SPIFFEID+map[string]string{"x509": ", by X.509-SVID over mutual TLS", "jwt": ", by JWT-SVID"}[c.SVID])
+	line("on behalf of", r.OnBehalfOf)
 	line("scope", r.Scope)
 	line("resource", r.Resource)
 	if r.TTL > 0 {
@@ -145,7 +145,7 @@ func (c *CatalogExplainCmd) print(con *console, r explainReport) error {
 		line("shortened", fmt.Sprintf("from %s to %s by %s", spell(seconds(clamp.From)), spell(seconds(clamp.To)), clamp.Bound))
 	}
 	for _, limit := range r.Limits {
-		line("limit", limit+", counted when it is asked for")
+		line("limit", limit+", checked at request time")
 	}
 	if a := r.Approval; a != nil {
 		line("approval", fmt.Sprintf("%d of %s within %s", a.Quorum, a.Group, spell(seconds(a.Expires)))+standIn(a.Glass)+signedText(a.Passkey))

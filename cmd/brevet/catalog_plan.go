@@ -49,7 +49,7 @@ func (c *CatalogPlanCmd) from(ctx context.Context, con *console) (*scopes.Catalo
 		return loadFolder(c.From)
 	}
 	if c.Server == "" {
-		return nil, errors.New("nothing to compare with: set --from to another folder, or --server or BREVET_SERVER to the broker")
+		return nil, errors.New("no catalogue to compare with: set --from to a folder, or --server or BREVET_SERVER to the broker's URL")
 	}
 	flags := OfficialFlags(c.serverFlags)
 	broker, done, err := flags.open(ctx)
@@ -69,7 +69,7 @@ var signs = map[scopes.Change]string{scopes.Added: "+", scopes.Removed: "-", sco
 
 // marks say how a change affects reach. Capitals draw attention to the changes that need a review.
 var marks = map[scopes.Reach]string{
-	scopes.Widened: "  <- WIDENS REACH", scopes.Narrowed: "  (narrows reach)", scopes.Changed: "  <- CHANGES REACH, look closely",
+	scopes.Widened: "  <- WIDENS REACH", scopes.Narrowed: "  (narrows reach)", scopes.Changed: "  <- CHANGES REACH, review",
 }
 
 type diffReport struct {
@@ -114,7 +114,7 @@ func printScopeChange(out io.Writer, s scopes.ScopeChange) error {
 
 func orNothing(s string) string {
 	if s == "" {
-		return "(nothing)"
+		return "(none)"
 	}
 	return safetext.Text(s)
 }
@@ -156,7 +156,7 @@ func summary(diff scopes.Diff) string {
 	case diff.Empty():
 		return "No changes."
 	case s.Add+s.Change+s.Remove == 0:
-		return "Only comments and layout change: no scope and no policy does."
+		return "Only comments and formatting change; scopes and policies stay the same."
 	}
 	line := fmt.Sprintf("%d to add, %d to change, %d to remove", s.Add, s.Change, s.Remove)
 	switch s.Widened {
@@ -168,7 +168,7 @@ func summary(diff scopes.Diff) string {
 		line += fmt.Sprintf("; %d widen reach", s.Widened)
 	}
 	if s.Unclear > 0 {
-		line += fmt.Sprintf("; of %d it cannot be told", s.Unclear)
+		line += fmt.Sprintf("; %d with unclear reach", s.Unclear)
 	}
 	return line
 }

@@ -24,7 +24,7 @@ type CatalogReplayCmd struct {
 	Folder          string   `arg:"" help:"Folder with the new .yaml and .cedar files." type:"path"`
 	Since           lookback `help:"Period to replay, such as 7d or 24h." default:"7d"`
 	DatabaseURLFile string   `help:"File with the URL of an auditor's read-only connection." required:"" type:"path"`
-	Top             int      `help:"Number of scopes and of sandboxes to list, those with the most changes first." default:"20"`
+	Top             int      `help:"Number of scopes and of sandboxes to list, in order of most changes." default:"20"`
 	Detailed        bool     `help:"Exit with 2 if a decision would change." name:"detailed-exitcode"`
 }
 
@@ -138,7 +138,7 @@ func (r *replayProgress) begin(decisions int64) {
 func (r *replayProgress) line() string {
 	whole, done := r.whole.Load(), r.done.Load()
 	if whole == nil {
-		return "looking up what was decided"
+		return "counting recorded decisions"
 	}
 	line := fmt.Sprintf("replayed %d of %d decisions (%d%%)", done, whole.decisions, 100*done/max(1, whole.decisions))
 	if done > 0 {

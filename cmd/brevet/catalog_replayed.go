@@ -16,21 +16,21 @@ var shifts = []struct {
 	shift         scopes.Shift
 	name, meaning string
 }{
-	{scopes.NewlyAllowed, "newly allowed", "were denied, and would be allowed"},
-	{scopes.NewlyUngated, "newly ungated", "waited for a person, and would be allowed without one"},
-	{scopes.NewlyAskable, "newly askable", "were denied, and a person could approve them"},
-	{scopes.NowLonger, "now longer", "would be as before, for a longer time"},
-	{scopes.NewlyDenied, "newly denied", "were allowed, or waited for a person, and would be denied"},
-	{scopes.NewlyGated, "newly gated", "were allowed, and a person would have to approve them"},
-	{scopes.NowShorter, "now shorter", "would be as before, for a shorter time"},
-	{scopes.Undecidable, "undecidable", "would not be asks any more: the draft refuses their parameters"},
-	{scopes.NotByPolicies, "not by policies", "were denied by a limit, a quarantine or the end of a task; would be again"},
-	{scopes.Unchanged, "unchanged", "would be answered as before"},
+	{scopes.NewlyAllowed, "newly allowed", "were denied; would be allowed"},
+	{scopes.NewlyUngated, "newly ungated", "required approval; would be allowed without it"},
+	{scopes.NewlyAskable, "newly askable", "were denied; people could approve them"},
+	{scopes.NowLonger, "now longer", "same decision with a longer TTL"},
+	{scopes.NewlyDenied, "newly denied", "were allowed or required approval; would be denied"},
+	{scopes.NewlyGated, "newly gated", "were allowed; would require approval"},
+	{scopes.NowShorter, "now shorter", "same decision with a shorter TTL"},
+	{scopes.Undecidable, "undecidable", "would be invalid: the draft rejects their parameters"},
+	{scopes.NotByPolicies, "not by policies", "were denied by a limit, a quarantine or the end of a task; would still be denied"},
+	{scopes.Unchanged, "unchanged", "same decision"},
 }
 
-const replayCaveat = `A change is an ask on the record that the draft would have answered otherwise, then. What a sandbox would have done with
-that answer, and what it would have asked next, is not known. Limits, quarantines and ends of tasks are taken as they
-were. An ask that people approved counts once, as one that waited.`
+const replayCaveat = `A change is a recorded request that the draft would have decided differently at that time. The replay cannot know what a
+sandbox would have done after a different decision, or which requests would have followed. It takes limits, quarantines
+and ends of tasks as recorded. A request that people approved counts once, as a request that required approval.`
 
 type replayReport struct {
 	Changes bool      `json:"changes"`
@@ -79,7 +79,7 @@ func printReplay(con *console, r replayReport) error {
 			return err
 		}
 		if part.unlisted > 0 {
-			fmt.Fprintf(con.out, "  %d more changes are not listed; --top=N lists more\n", part.unlisted)
+			fmt.Fprintf(con.out, "  %d more changes are not listed; raise --top to list them\n", part.unlisted)
 		}
 	}
 	if r.AtLeast {

@@ -109,7 +109,7 @@ func lost(ctx context.Context, broker *client.Client, digest string, err error) 
 	if now, unread := broker.Catalogue(ctx); unread == nil && now.Digest == digest {
 		return fmt.Errorf("the response was lost, but the catalogue is in force as version %d: %w", now.Version, err)
 	}
-	return fmt.Errorf("the outcome is unknown; see brevet catalog history: %w", err)
+	return fmt.Errorf("the outcome is unknown: check it with brevet catalog history: %w", err)
 }
 
 // ask prints the changes and asks the user to confirm them.
@@ -251,9 +251,9 @@ func loadServed(digest string, files []openapi.CatalogueFile) (*scopes.Catalogue
 	catalogue, err := scopes.Load(all)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("catalogue %s of the server is none to this version of brevet: %s", safetext.Text(digest), safetext.Text(err.Error()))
+		return nil, fmt.Errorf("this version of brevet cannot load the server's catalogue %s (use the server's version): %s", safetext.Text(digest), safetext.Text(err.Error()))
 	case catalogue.Digest() != digest:
-		return nil, fmt.Errorf("the files that the server gave for catalogue %s are those of %s", safetext.Text(digest), catalogue.Digest())
+		return nil, fmt.Errorf("the server returned the files of catalogue %s instead of %s", catalogue.Digest(), safetext.Text(digest))
 	}
 	return catalogue, nil
 }
@@ -304,7 +304,7 @@ func printChange(con *console, change openapi.CatalogueChange) error {
 		text := fmt.Sprintf("%s is in force as version %d", change.Digest, change.Version)
 		switch change.State {
 		case openapi.CatalogueProposed:
-			text = fmt.Sprintf("%s is proposed. Another admin has to say: brevet catalog approve %s", change.Digest, change.Digest)
+			text = fmt.Sprintf("%s is proposed. Another admin must approve it: brevet catalog approve %s", change.Digest, change.Digest)
 		case openapi.CatalogueRejected:
 			text = change.Digest + " is rejected"
 		case openapi.CatalogueApplied, openapi.CatalogueSuperseded:
