@@ -64,7 +64,7 @@ type SearchFlags struct {
 // Run prints a table, or one JSON document per line.
 func (c *AuditListCmd) Run(ctx context.Context, con *console) error {
 	if c.Limit < 1 {
-		return errors.New("--limit: at least 1")
+		return errors.New("--limit: must be at least 1")
 	}
 	filter := c.filter(time.Now())
 	if c.URL {
@@ -120,7 +120,7 @@ func printRecords(con *console, records []openapi.Issuance) error {
 		return nil
 	}
 	if len(records) == 0 {
-		_, err := fmt.Fprintln(con.out, "no matching records that you may see")
+		_, err := fmt.Fprintln(con.out, "no matching records visible to you")
 		return err
 	}
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)

@@ -24,19 +24,19 @@ type AuditEvidenceCmd struct {
 }
 
 const aboutEvidence = `Evidence of the task %q of %s
-put together on %s from the log %s
+exported on %s from the log %s
 
 receipt.json     all entries of the task, byte for byte, each with the proof that it is in the log
-keys.txt         the public keys of the log, as the broker gave them out: compare them with what somebody else has
-issuances.ndjson what became of each request, as the broker tells it: the entries are what is proven
-catalogues/      the scopes and policies that were decided by, each file under its catalogue's digest
+keys.txt         the public keys of the log, as the broker returned them: compare them with an independent copy
+issuances.ndjson the state of each request, as the broker reports it: only the entries in receipt.json are proven
+catalogues/      the scopes and policies that decided the requests, in one folder for each catalogue digest
 
-Check it, without a network, with
+To verify the entries offline, run
 
   brevet audit verify --receipt receipt.json --key-file keys.txt
 
-It proves that these entries are in the log that the keys have signed. It does not prove that there are no others of the
-task: that takes the whole log.
+This proves that these entries are in the log that the keys signed. It does not prove that the task has no other entries:
+that requires the whole log.
 `
 
 // Run writes the evidence of one task to a self-contained file.
@@ -96,7 +96,7 @@ func (c *AuditEvidenceCmd) collect(ctx context.Context, con *console, broker *cl
 	for digest := range catalogues {
 		more, err := catalogueFiles(ctx, broker, digest)
 		if errors.Is(err, client.ErrNotAllowed) || errors.Is(err, client.ErrNotFound) {
-			con.say("the catalogue " + digest + " is omitted: you may not read it, or the API never applied it")
+			con.say("the catalogue " + digest + " is omitted: you may not read it, or it was not applied through the API")
 			continue
 		}
 		if err != nil {
@@ -116,7 +116,7 @@ func catalogueFiles(ctx context.Context, broker *client.Client, digest string) (
 	var all []evidence
 	for _, f := range files {
 		if !localName(f.Name) {
-			return nil, fmt.Errorf("the catalogue %s has a file that cannot be written here", digest)
+			return nil, fmt.Errorf("catalogue %s: the file name %s is not safe to write", safetext.Text(digest), quote(safetext.Text(f.Name)))
 		}
 		all = append(all, evidence{folder + f.Name, []byte(f.Text)})
 	}

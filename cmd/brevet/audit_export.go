@@ -19,9 +19,9 @@ type AuditExportCmd struct {
 	To     string        `help:"File to write to." type:"path" xor:"to"`
 	Push   string        `help:"https URL to POST each batch to." xor:"to"`
 	OTLP   string        `help:"OTLP/HTTP endpoint to send each entry to as a log record, as a URL." name:"otlp" xor:"to"`
-	Header string        `help:"With --push and --otlp: file that holds an HTTP header to send along, such as Authorization: Bearer …" name:"header-file" type:"path"`
-	State  string        `help:"File that stores the position of the export, to resume from. Files have each entry exactly once; pushes can repeat entries." type:"path"`
-	From   int64         `help:"Index of the first entry, if there is no state yet."`
+	Header string        `help:"With --push and --otlp: file that holds an HTTP header to send, such as Authorization: Bearer …" name:"header-file" type:"path"`
+	State  string        `help:"File that stores the position of the export, so that a later run resumes there. A file gets each entry exactly once; a push may repeat entries." type:"path"`
+	From   int64         `help:"Index of the first entry, if --state does not exist yet."`
 	Follow bool          `help:"Continue with new entries until Ctrl-C."`
 }
 
@@ -61,13 +61,13 @@ func (c *AuditExportCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	began := at.From
-	stop := newProgress(con.err).follow(func() string { return fmt.Sprintf("%d entries exported", at.next.Load()-began) })
+	stop := newProgress(con.err).follow(func() string { return fmt.Sprintf("exported %d entries", at.next.Load()-began) })
 	err = c.pass(ctx, broker, out, at)
 	stop()
 	if err = errors.Join(err, out.close()); err != nil {
 		return explain(con, c.hint(err), "")
 	}
-	con.say(fmt.Sprintf("%d entries exported; the next is %d", at.From-began, at.From))
+	con.say(fmt.Sprintf("exported %d entries; the next index is %d", at.From-began, at.From))
 	return nil
 }
 
@@ -101,7 +101,7 @@ func (c *AuditExportCmd) hand(ctx context.Context, page openapi.EntryPage, out s
 			return err
 		}
 		if entry.Index != at.From+int64(i) {
-			return fmt.Errorf("entry %d is missing from the log: check it with brevet audit verify", at.From+int64(i))
+			return fmt.Errorf("entry %d is missing from the log: run brevet audit verify", at.From+int64(i))
 		}
 	}
 	if err := out.take(ctx, batch); err != nil {
@@ -134,11 +134,11 @@ func (c *AuditExportCmd) openFile(form exportForm, at *exported) (sink, error) {
 	if at.Size == 0 {
 		flags |= os.O_EXCL
 	} else if c.Format == export.Parquet {
-		return nil, errors.New("a finished Parquet file cannot be extended: name another file, and keep --state")
+		return nil, errors.New("--to: a Parquet file cannot be extended: set --to to a new file, and keep --state")
 	}
 	file, err := os.OpenFile(c.To, flags, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return nil, fmt.Errorf("%s already exists: name another file, or set --state to resume", c.To)
+		return nil, fmt.Errorf("--to: %s already exists: choose another file, or set --state to resume", c.To)
 	}
 	if err != nil {
 		return nil, err

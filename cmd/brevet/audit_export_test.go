@@ -53,7 +53,7 @@ func (s *session) exportsToFile(t *testing.T) {
 	dir := t.TempDir()
 	path, state := filepath.Join(dir, "log.ndjson"), filepath.Join(dir, "state")
 	export := func() result { return brevet(t, s.as("auditor"), "audit", "export", "--to", path, "--state", state) }
-	export().want(t, 0, "entries exported; the next is")
+	export().want(t, 0, "entries; the next index is")
 	before := indexes(t, read(t, path), 0)
 	// A run that died after it had written a batch, and before it had stored its position, leaves half a batch.
 	broken, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
@@ -99,7 +99,7 @@ func (s *session) refusesOtherColumns(t *testing.T, dir string) {
 			t.Fatal(err)
 		}
 	}
-	brevet(t, s.as("auditor"), "audit", "export", "--format", "csv", "--to", table, "--state", state).want(t, 1, "the file has the columns of an earlier version")
+	brevet(t, s.as("auditor"), "audit", "export", "--format", "csv", "--to", table, "--state", state).want(t, 1, "the file has the columns of another version")
 	if got := read(t, table); got != old {
 		t.Errorf("got %q, want the file as it was", got)
 	}
@@ -188,7 +188,7 @@ func (s *session) pushes(t *testing.T) {
 	}
 	state := filepath.Join(t.TempDir(), "state")
 	push := []string{"audit", "export", "--format", "cloudevents", "--push", receiving.URL, "--header-file", header, "--state", state}
-	brevet(t, s.as("auditor"), push...).want(t, 0, "entries exported")
+	brevet(t, s.as("auditor"), push...).want(t, 0, "exported ", " entries")
 	bodies, sent := to.received()
 	var batch []map[string]any
 	if len(bodies) != 1 || json.Unmarshal(bodies[0], &batch) != nil || len(batch) < 2 {
@@ -199,8 +199,8 @@ func (s *session) pushes(t *testing.T) {
 	}
 	s.issue(t, "t-export")
 	to.answers(400)
-	brevet(t, s.as("auditor"), push...).want(t, 1, "the receiver rejects it: status 400")
-	brevet(t, s.as("auditor"), push...).want(t, 0, "1 entries exported")
+	brevet(t, s.as("auditor"), push...).want(t, 1, "the receiver rejected the entries: status 400")
+	brevet(t, s.as("auditor"), push...).want(t, 0, "exported 1 entries")
 	brevet(t, s.as("auditor"), "audit", "export", "--push", "http://siem.example/x").want(t, 1, "is not an https URL")
 }
 
@@ -257,8 +257,8 @@ func (s *session) proves(t *testing.T, id string) {
 		t.Fatal(err)
 	}
 	check := []string{"audit", "verify", "--receipt", filepath.Join(dir, "receipt.json"), "--key-file", filepath.Join(dir, "keys.txt")}
-	brevet(t, nil, check...).want(t, 0, "Proven: these", "t-export", "issuance.intent")
-	brevet(t, nil, check[:4]...).want(t, 2, "requires the log's --key")
+	brevet(t, nil, check...).want(t, 0, "Verified: these", "t-export", "issuance.intent")
+	brevet(t, nil, check[:4]...).want(t, 2, "--receipt: requires --key")
 	forged := strings.Replace(read(t, check[3]), "acme/api", "acme/apx", 1)
 	if err := os.WriteFile(check[3], []byte(forged), 0o600); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 // AuditCheckpointCmd is `brevet audit checkpoint`.
 type AuditCheckpointCmd struct {
 	OfficialFlags
-	Witnesses int `help:"Latest checkpoint that at least this many witnesses have cosigned."`
+	Witnesses int `help:"Print the latest checkpoint that at least this many witnesses have cosigned."`
 }
 
 // Run prints the latest signed checkpoint unchanged, so that it can be stored elsewhere.
@@ -52,7 +52,7 @@ func (c *AuditKeysCmd) Run(ctx context.Context, con *console) error {
 				Keys []string `json:"keys"`
 			}{keys})
 		}
-		con.say("compare these keys with an independent copy: this broker could send different ones")
+		con.say("compare these keys with an independent copy: a compromised broker could return others")
 		_, err = fmt.Fprintln(con.out, strings.Join(keys, "\n"))
 		return err
 	})
@@ -61,7 +61,7 @@ func (c *AuditKeysCmd) Run(ctx context.Context, con *console) error {
 // AuditReceiptCmd is `brevet audit receipt`.
 type AuditReceiptCmd struct {
 	OfficialFlags
-	ID string `arg:"" help:"Id of the issuance."`
+	ID string `arg:"" help:"ID of the issuance."`
 }
 
 // Run prints the proof that an issuance is in the log. The output is always JSON, because it usually goes to a file.
@@ -102,7 +102,7 @@ func (c *AuditVerifyCmd) verifyReceipt(con *console) error {
 	}
 	cfg, err := c.config()
 	if err == nil && (cfg.Keys == nil || len(c.Checkpoint) > 0) {
-		err = errors.New("--receipt: requires the log's --key or --key-file, from an independent source, and excludes --checkpoint")
+		err = errors.New("--receipt: requires --key or --key-file with the log's public key from an independent source, and excludes --checkpoint")
 	}
 	if err != nil {
 		return unsaid(err)
@@ -113,7 +113,7 @@ func (c *AuditVerifyCmd) verifyReceipt(con *console) error {
 	}
 	var receipt audit.Receipt
 	if json.Unmarshal(text, &receipt) != nil {
-		return unsaid(fmt.Errorf("%s is not a receipt as brevet audit receipt prints it", c.Receipt))
+		return unsaid(fmt.Errorf("--receipt: %s is not a receipt: use the output of brevet audit receipt", c.Receipt))
 	}
 	signed, err := receipt.Verify(cfg.Keys)
 	if err != nil {
@@ -135,7 +135,7 @@ func printProven(con *console, receipt audit.Receipt, signed audit.Checkpoint) e
 	if receipt.Task != "" {
 		of = "task " + receipt.Task + " of " + receipt.SPIFFEID
 	}
-	fmt.Fprintf(con.out, "Proven: these %d entries of %s are in the log %s, as it was when it had %d.\n\n", len(receipt.Entries), safetext.Text(of),
+	fmt.Fprintf(con.out, "Verified: these %d entries of %s are in the log %s at size %d.\n\n", len(receipt.Entries), safetext.Text(of),
 		safetext.Text(signed.Origin), signed.N)
 	for _, e := range receipt.Entries {
 		if _, err := fmt.Fprintf(con.out, "%d  %s\n", e.Index, safetext.Text(e.Body)); err != nil {
@@ -152,12 +152,12 @@ func logVerifiers(keys []string) (name string, _ signednote.Verifiers, err error
 	for _, key := range keys {
 		v, err := signednote.NewVerifier(strings.TrimSpace(key))
 		if err != nil {
-			return "", nil, fmt.Errorf("%q is not a public key as brevet audit keys prints it", safetext.Text(key))
+			return "", nil, fmt.Errorf("%q is not a public key of a log: use the output of brevet audit keys", safetext.Text(key))
 		}
 		name, all = v.Name(), append(all, v)
 	}
 	if len(all) == 0 {
-		return "", nil, errors.New("the public key of the log is missing")
+		return "", nil, errors.New("no public key of the log")
 	}
 	return name, signednote.VerifierList(all...), nil
 }

@@ -41,7 +41,7 @@ func (c *AuditExportCmd) resume() (at *exported, err error) {
 		return at, nil
 	}
 	if err == nil && json.Unmarshal(text, at) != nil || at.From < 0 || at.Size < 0 {
-		err = fmt.Errorf("%s is not the state of an export: check --state", c.State)
+		err = fmt.Errorf("--state: %s is not the state of an export", c.State)
 	}
 	return at, err
 }
@@ -143,7 +143,7 @@ type headless struct {
 	past   bool
 }
 
-var errOtherColumns = errors.New("the file has the columns of an earlier version: start another file with another --state")
+var errOtherColumns = errors.New("--to: the file has the columns of another version: set --to and --state to new files")
 
 func (h *headless) Write(p []byte) (int, error) {
 	rest := p
@@ -169,7 +169,7 @@ type push struct {
 }
 
 // errNotTaken means that the receiver rejected a batch and that a retry would not help.
-var errNotTaken = errors.New("the receiver rejects it")
+var errNotTaken = errors.New("the receiver rejected the entries")
 
 func newPush(target, headerFile string, form exportForm) (sink, error) {
 	header, err := readHeader(headerFile)
@@ -202,7 +202,7 @@ func readHeader(path string) (header [2]string, err error) {
 	}
 	name, value, found := strings.Cut(text, ":")
 	if !found || strings.ContainsAny(text, "\r\n") {
-		return header, errors.New("--header-file: must contain a header of the form Name: value")
+		return header, errors.New("--header-file: must contain one header of the form Name: value")
 	}
 	return [2]string{strings.TrimSpace(name), strings.TrimSpace(value)}, nil
 }

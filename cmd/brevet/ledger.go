@@ -20,8 +20,8 @@ type LedgerCmd struct {
 // LedgerPruneCmd is `brevet ledger prune`.
 type LedgerPruneCmd struct {
 	DatabaseFlag
-	Before time.Time `help:"Date, such as 2026-01-01; entries from this date on stay." format:"2006-01-02" required:""`
-	DryRun bool      `help:"Show what would be dropped, and drop nothing."`
+	Before time.Time `help:"Date, such as 2026-01-01; entries from this date on are kept." format:"2006-01-02" required:""`
+	DryRun bool      `help:"Show what would be dropped, without dropping it."`
 }
 
 // pruneReport says which old partitions were dropped, or would be.
@@ -44,7 +44,7 @@ func (c *LedgerPruneCmd) Run(ctx context.Context, con *console) error {
 	}
 	r, err := ledger.OpenRetention(ctx, databaseURL)
 	if errors.Is(err, ledger.ErrNotOwner) {
-		err = fmt.Errorf("%w: give the URL that `brevet migrate` takes", err)
+		err = fmt.Errorf("%w: use the URL of the owner, as for brevet migrate", err)
 	}
 	if err != nil {
 		return fmt.Errorf("--database-url-file: %w", err)
@@ -61,7 +61,7 @@ func (c *LedgerPruneCmd) prune(ctx context.Context, con *console, r *ledger.Rete
 	report := pruneReport{DryRun: c.DryRun, Dropped: []ledger.Dropped{}, Would: []ledger.Partition{}}
 	var doing atomic.Pointer[string]
 	says := func(line string) { doing.Store(&line) }
-	says("looking at old entries")
+	says("checking old entries")
 	stop := newProgress(con.err).follow(func() string { return *doing.Load() })
 	defer stop()
 	old, err := r.Old(ctx, c.Before)
@@ -87,15 +87,15 @@ func (c *LedgerPruneCmd) prune(ctx context.Context, con *console, r *ledger.Rete
 
 func printPruned(out io.Writer, r pruneReport) error {
 	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "ENTRIES\tWHAT")
+	fmt.Fprintln(table, "ENTRIES\tRESULT")
 	for _, d := range r.Dropped {
-		fmt.Fprintf(table, "%d to %d\tdropped %d; %d are left of all up to here, as entry %d says\n", d.First, d.Beyond-1, d.Entries, d.Left, d.Index)
+		fmt.Fprintf(table, "%d to %d\tdropped %d; %d entries remain up to here; recorded in entry %d\n", d.First, d.Beyond-1, d.Entries, d.Left, d.Index)
 	}
 	for _, p := range r.Would {
 		fmt.Fprintf(table, "%d to %d\twould be dropped\n", p.First, p.Beyond-1)
 	}
 	if r.Stays != nil {
-		fmt.Fprintf(table, "%d to %d\tstay: %s\n", r.Stays.First, r.Stays.Beyond-1, r.Stays.Stays)
+		fmt.Fprintf(table, "%d to %d\tkept: %s\n", r.Stays.First, r.Stays.Beyond-1, r.Stays.Stays)
 	}
 	return table.Flush()
 }

@@ -49,7 +49,7 @@ func printReceipt(con *console, receipt openapi.Receipt, now time.Time) error {
 		return err
 	}
 	if receipt.More {
-		fmt.Fprintln(con.err, "The list is truncated.")
+		fmt.Fprintln(con.err, "The list is truncated: more credentials matched.")
 	}
 	fmt.Fprintln(con.err, "Some revocations are not confirmed yet. Brevet treats these credentials as inactive and keeps retrying: see brevet audit unrevoked.")
 	return exitError{err: errors.New("some revocations are not confirmed yet"), code: exitPending}
@@ -71,11 +71,11 @@ func printEnded(con *console, ended []openapi.Ended) error {
 func note(e openapi.Ended) string {
 	switch {
 	case e.Why == whyStatic:
-		return "static: change it where it is stored"
+		return "static: rotate it where it is stored"
 	case e.Why != "":
 		return safetext.Text(e.Why)
 	case !e.UsableUntil.IsZero():
-		return "accepted by who does not ask until " + e.UsableUntil.Local().Format(time.TimeOnly)
+		return "accepted by offline checks until " + e.UsableUntil.Local().Format(time.TimeOnly)
 	default:
 		return "-"
 	}

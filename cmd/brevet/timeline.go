@@ -16,8 +16,8 @@ import (
 // AuditTaskCmd is `brevet audit task`.
 type AuditTaskCmd struct {
 	OfficialFlags
-	Task     string `arg:"" help:"The task."`
-	SPIFFEID string `help:"Sandbox that owns the task. Default: this sandbox; required for everybody else." name:"spiffe-id"`
+	Task     string `arg:"" help:"Task to show."`
+	SPIFFEID string `help:"Sandbox that owns the task. Default: this sandbox; required for other callers." name:"spiffe-id"`
 }
 
 // Run prints everything that is recorded of a task, oldest first.
@@ -47,7 +47,7 @@ func (c *AuditTaskCmd) Run(ctx context.Context, con *console) error {
 // nobodys returns the error for a caller that has no tasks and did not name the owner of the task.
 func (c *AuditTaskCmd) nobodys() error {
 	return fmt.Errorf(
-		"--spiffe-id is missing: only a sandbox has tasks of its own; say whose task it is, as in brevet audit task %s --spiffe-id spiffe://TRUST-DOMAIN/PATH", quote(c.Task),
+		"--spiffe-id: required unless a sandbox reads its own task; name the owner, as in brevet audit task %s --spiffe-id spiffe://TRUST-DOMAIN/PATH", quote(c.Task),
 	)
 }
 
@@ -61,7 +61,7 @@ func printTimeline(con *console, events []openapi.TimelineEvent) error {
 		return nil
 	}
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "TIME\tWHAT\tBECAME\tBY\tREQUEST\tABOUT")
+	fmt.Fprintln(table, "TIME\tEVENT\tSTATUS\tBY\tREQUEST\tDETAILS")
 	for _, e := range events {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format(time.DateTime), safetext.Text(e.Kind), orDash(safetext.Text(e.Status)),
 			orDash(safetext.Text(e.By)), safetext.Text(e.ID), shorten(safetext.Text(aboutOf(e)), 100))
@@ -78,7 +78,7 @@ func aboutOf(e openapi.TimelineEvent) string {
 		}
 	}
 	if e.Calls != nil {
-		parts = append(parts, fmt.Sprintf("%d calls, as its holder says", *e.Calls))
+		parts = append(parts, fmt.Sprintf("%d calls (self-reported)", *e.Calls))
 	}
 	return strings.Join(parts, ", ")
 }

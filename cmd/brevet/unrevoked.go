@@ -22,7 +22,7 @@ type AuditUnrevokedCmd struct {
 // as a monitor.
 func (c *AuditUnrevokedCmd) Run(ctx context.Context, con *console) error {
 	if c.Limit < 1 {
-		return errors.New("--limit: at least 1")
+		return errors.New("--limit: must be at least 1")
 	}
 	broker, done, err := c.open(ctx)
 	if err != nil {
@@ -43,7 +43,7 @@ func printUnrevoked(con *console, records []openapi.Issuance, now time.Time) err
 			return err
 		}
 	case len(records) == 0:
-		_, err := fmt.Fprintln(con.out, "no overdue credentials that you may see")
+		_, err := fmt.Fprintln(con.out, "no overdue credentials visible to you")
 		return err
 	default:
 		if err := printAges(con, records, now); err != nil {
@@ -53,12 +53,12 @@ func printUnrevoked(con *console, records []openapi.Issuance, now time.Time) err
 	if len(records) == 0 {
 		return nil
 	}
-	return exitError{err: fmt.Errorf("%d credentials are overdue and not confirmed as revoked", len(records)), code: 1}
+	return exitError{err: fmt.Errorf("%d credentials are overdue: their revocation is not confirmed", len(records)), code: 1}
 }
 
 func printAges(con *console, records []openapi.Issuance, now time.Time) error {
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "FOR\tCAUSE\tBY\tKIND\tNAME\tSCOPE\tSANDBOX\tTASK\tID")
+	fmt.Fprintln(table, "OVERDUE\tCAUSE\tBY\tKIND\tNAME\tSCOPE\tSANDBOX\tTASK\tID")
 	for _, r := range records {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", spell(max(0, now.Sub(r.StatusAt)).Round(time.Second)),
 			orDash(r.StatusDetail), orDash(r.EndedBy), orDash(r.Credential.Kind), orDash(r.Credential.Name), safetext.Text(r.Scope),

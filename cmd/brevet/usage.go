@@ -34,10 +34,10 @@ func printUsage(con *console, usage openapi.Usage) error {
 		return con.encode(usage)
 	}
 	if len(usage.Scopes) == 0 {
-		_, err := fmt.Fprintln(con.out, "no requests that you may see")
+		_, err := fmt.Fprintln(con.out, "no requests visible to you")
 		return err
 	}
-	con.say("reported, used, calls and last used come from the holders of the credentials")
+	con.say("REPORTED, USED, CALLS and LAST USED are self-reported by the holders of the credentials")
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(table, "SCOPE\tREQUESTED\tGRANTED\tDENIED\tREPORTED\tUSED\tCALLS\tLAST USED")
 	for _, u := range usage.Scopes {

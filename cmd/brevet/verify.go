@@ -25,8 +25,8 @@ type AuditVerifyCmd struct {
 	File            string   `help:"Snapshot to verify, as brevet audit snapshot writes it." type:"path" xor:"from" required:""`
 	Receipt         string   `help:"Receipt to verify, as brevet audit receipt prints it. Requires a key." type:"path" xor:"from" required:""`
 	Key             []string `help:"Public key of the log, as brevet audit keys prints it; repeatable." sep:"none"`
-	KeyFile         string   `help:"File with public keys of the log, one in a line." type:"path"`
-	Checkpoint      []string `help:"Checkpoint that you stored earlier; repeatable." type:"path" sep:"none"`
+	KeyFile         string   `help:"File with public keys of the log, one per line." type:"path"`
+	Checkpoint      []string `help:"File with a checkpoint that you stored earlier; repeatable." type:"path" sep:"none"`
 	Witness         []string `help:"Public key of a witness that must have cosigned each --checkpoint; repeatable." sep:"none"`
 }
 
@@ -41,7 +41,7 @@ func (c *AuditVerifyCmd) Run(ctx context.Context, con *console) error {
 		return exitError{err: err, code: exitUnsaid}
 	}
 	if !report.Signatures {
-		fmt.Fprintln(con.err, "NO SIGNATURE WAS CHECKED: a consistent change of all records stays undetected. Set the log's --key, from a source other than the database.")
+		fmt.Fprintln(con.err, "NO SIGNATURE WAS VERIFIED: a consistent change of all records would go undetected. Set --key to the log's public key, from a source other than the database.")
 	}
 	if con.json {
 		err = con.encode(report)
@@ -109,7 +109,7 @@ func (c *AuditVerifyCmd) config() (cfg audit.Config, err error) {
 
 func (c *AuditVerifyCmd) witnesses() (keys []*audit.Cosigner, err error) {
 	if len(c.Witness) > 0 && len(c.Checkpoint) == 0 {
-		return nil, errors.New("--witness: needs a --checkpoint that the witness has cosigned, as brevet audit checkpoint --witnesses 1 prints it")
+		return nil, errors.New("--witness: requires a --checkpoint that the witness has cosigned, from brevet audit checkpoint --witnesses 1")
 	}
 	for _, text := range c.Witness {
 		key, err := audit.ParseCosigner(text)
@@ -172,17 +172,17 @@ func printReport(out io.Writer, r audit.Report) error {
 	if !r.Whole() {
 		return printDamage(out, r)
 	}
-	vouched := "of which the log's key has signed"
+	vouched := "of which the log's key signed"
 	if !r.Signatures {
 		vouched = "of which checkpoints cover"
 	}
 	fmt.Fprintf(out, "The record is intact: %d entries, %s %d, in %d checkpoints.\n", r.Entries, vouched, r.Sealed, r.Checkpoints)
 	for _, p := range r.Pruned {
-		fmt.Fprintf(out, "Of entries %d to %d, %d were dropped on %s by %s, as older than %s: entry %d says so.\n",
+		fmt.Fprintf(out, "Of entries %d to %d, %d were dropped on %s by %s because they were older than %s (recorded in entry %d).\n",
 			p.First, p.Beyond-1, p.Dropped, safetext.Text(p.Time), safetext.Text(p.By), safetext.Text(p.Before), p.Index)
 	}
 	if r.Sealed < r.Entries {
-		fmt.Fprintf(out, "Entries from %d on are not signed yet: verify again in a minute, and store a checkpoint.\n", r.Sealed)
+		fmt.Fprintf(out, "Entries from %d on are not signed yet: verify again in a minute, and then store a checkpoint.\n", r.Sealed)
 	}
 	return nil
 }
@@ -192,7 +192,7 @@ func printDamage(out io.Writer, r audit.Report) error {
 	worst := r.Findings[0]
 	fmt.Fprintf(out, "THE RECORD IS DAMAGED, first at %s: %s\n\n", entriesOf(worst), safetext.Text(worst.What))
 	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "WHAT\tENTRIES\tWHERE\tHOW")
+	fmt.Fprintln(table, "PROBLEM\tENTRIES\tWHERE\tDETAILS")
 	var codes []audit.Code
 	for _, f := range r.Findings {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", f.Code, entriesOf(f), orDash(safetext.Text(f.Where)), safetext.Text(f.What))
@@ -214,7 +214,7 @@ func printDamage(out io.Writer, r audit.Report) error {
 		}
 		told[code] = true
 	}
-	_, err := fmt.Fprintln(out, "\nKeep the database and its backups as they are, take a snapshot (brevet audit snapshot), and see docs/audit.md.")
+	_, err := fmt.Fprintln(out, "\nDo not change the database or its backups. Take a snapshot (brevet audit snapshot), and see docs/audit.md.")
 	return err
 }
 

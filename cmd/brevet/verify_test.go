@@ -99,8 +99,8 @@ func TestAuditVerify(t *testing.T) {
 	a := newAudited(t)
 	verify := func(args ...string) result { return inProcess(t, append([]string{"audit", "verify"}, args...)...) }
 	online, key := "--database-url-file="+a.urlFile, "--key-file="+a.key
-	verify(online, key, "--checkpoint", a.kept).want(t, 0, "The record is intact: 6 entries, of which the log's key has signed 5", "Entries from 5 on are not signed yet")
-	verify(online).want(t, 0, "of which checkpoints cover 5", "NO SIGNATURE WAS CHECKED")
+	verify(online, key, "--checkpoint", a.kept).want(t, 0, "The record is intact: 6 entries, of which the log's key signed 5", "Entries from 5 on are not signed yet")
+	verify(online).want(t, 0, "of which checkpoints cover 5", "NO SIGNATURE WAS VERIFIED")
 	verify(online, "--key", a.strange).want(t, 1, "THE RECORD IS DAMAGED, first at 0 to 4", "checkpoint_unsigned: a checkpoint is not signed by the log's key")
 	verify(online, "--key", a.strange, "--checkpoint", a.kept).want(t, 2, "--checkpoint "+a.kept, "no known key")
 	verify(online, "--key", "x").want(t, 2, `"x" is not a public key`)

@@ -56,7 +56,7 @@ func (c *AuditWhoseCmd) digest(in io.Reader) (string, error) {
 	if c.Digest != "" {
 		digest := strings.ToLower(strings.TrimPrefix(c.Digest, "sha256:"))
 		if c.File != "" || !hexDigest.MatchString(digest) {
-			return "", errors.New("the digest must be 64 hex digits, without --file; pass a credential on standard input or in a file, never as an argument")
+			return "", errors.New("the digest must be 64 hex digits and excludes --file; pass a credential on standard input or in a file, never as an argument")
 		}
 		return digest, nil
 	}
@@ -70,7 +70,7 @@ func (c *AuditWhoseCmd) digest(in io.Reader) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("reading the credential: %w", err)
 	case text == "" || len(data) > maxSecretFile:
-		return "", errors.New("standard input has no credential: nothing, or more than 64 KiB")
+		return "", errors.New("standard input has no credential: it is empty, or larger than 64 KiB")
 	}
 	return client.DigestOf(secret.New(text)), nil
 }
@@ -88,7 +88,7 @@ func printOwner(con *console, one openapi.Issuance) error {
 		{"kind", one.Credential.Kind},
 		{"name", one.Credential.Name},
 		{"issued", one.Time.Local().Format(time.DateTime)},
-		{"ends", one.ExpiresAt.Local().Format(time.DateTime)},
+		{"expires", one.ExpiresAt.Local().Format(time.DateTime)},
 		{"status", string(one.Status)},
 		{"ended by", one.EndedBy},
 		{"reason", shorten(one.Reason, 200)},

@@ -74,7 +74,7 @@ func (s *service) seal(ctx context.Context, cfg Config, book *ledger.Ledger, key
 			err = book.Expect(ctx, last)
 		}
 		if err != nil {
-			return fmt.Errorf("anchors.%s: holding the ledger against %s: %w", a.Name, a.File, err)
+			return fmt.Errorf("anchors.%s: comparing the ledger with %s: %w", a.Name, a.File, err)
 		}
 	}
 	s.tasks.Go(func() error { return ended(ctx, book.Seal(ctx, key)) })

@@ -175,7 +175,7 @@ func (d *deployment) verifies(t *testing.T, w *testkit.Witness, logKeys string) 
 	verify := []string{"audit", "verify", "--database-url-file", path["url"], "--key-file", path["keys"], "--witness", w.Key}
 	brevet(t, nil, append(verify, "--checkpoint", path["cosigned"])...).want(t, 0, "The record is intact")
 	brevet(t, nil, append(verify, "--checkpoint", path["plain"])...).want(t, exitUnsaid, "witness.example/w has not cosigned it")
-	brevet(t, nil, verify...).want(t, exitUnsaid, "--witness: needs a --checkpoint")
+	brevet(t, nil, verify...).want(t, exitUnsaid, "--witness: requires a --checkpoint")
 }
 
 // TestAFileWithoutACheckpointStopsTheStart checks that an anchor file without a valid checkpoint prevents the start,
@@ -189,5 +189,5 @@ func TestAFileWithoutACheckpointStopsTheStart(t *testing.T) {
 	}
 	d.stop(t)
 	path := d.configure(t, func(c *Config) { c.Anchors = []AnchorConfig{{Name: "disk", File: file}} })
-	brevet(t, nil, "serve", "--config", path).want(t, 1, "anchors.disk: holding the ledger against "+file, witness.ErrNoCheckpoint.Error())
+	brevet(t, nil, "serve", "--config", path).want(t, 1, "anchors.disk: comparing the ledger with "+file, witness.ErrNoCheckpoint.Error())
 }
