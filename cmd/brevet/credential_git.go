@@ -74,7 +74,7 @@ func (c *GitCredentialCmd) get(ctx context.Context, con *console, asked gitAttri
 		return err
 	}
 	if !gitValue(c.Username) || !gitValue(password.Reveal()) {
-		return fmt.Errorf("%s does not fit into one line, as git wants it", token.Scope)
+		return fmt.Errorf("the user name or password of %s is empty or has a line break, which git does not support", token.Scope)
 	}
 	_, err = fmt.Fprintf(con.out, "username=%s\npassword=%s\npassword_expiry_utc=%d\n", c.Username, password.Reveal(), token.Expires.Unix())
 	return err
@@ -111,14 +111,14 @@ type gitAttributes map[string]string
 // maxGitInput is more than git ever sends, in bytes.
 const maxGitInput = 64 << 10
 
-var errGitInput = errors.New("standard input is not a request of git to a credential helper")
+var errGitInput = errors.New("standard input is not a credential request of git")
 
 // readGitAttributes reads lines of name=value until an empty line or the end. The values come from URLs that anybody may
 // have written, so it refuses ambiguous input with errGitInput.
 func readGitAttributes(in io.Reader) (gitAttributes, error) {
 	data, err := io.ReadAll(io.LimitReader(in, maxGitInput+1))
 	if err != nil {
-		return nil, fmt.Errorf("reading the request of git: %w", err)
+		return nil, fmt.Errorf("reading git's request: %w", err)
 	}
 	text := string(data)
 	if len(text) > maxGitInput || !utf8.ValidString(text) || strings.ContainsAny(text, "\x00\r") {
@@ -147,10 +147,10 @@ func (g gitAttributes) fill(params []string) ([]string, error) {
 	out := make([]string, 0, len(params))
 	for _, param := range params {
 		if strings.Contains(param, "{host}") && g["host"] == "" {
-			return nil, errors.New("git names no host")
+			return nil, errors.New("git sent no host for {host}")
 		}
 		if strings.Contains(param, "{path}") && path == "" {
-			return nil, errors.New("git names no path: set credential.useHttpPath to true for this host")
+			return nil, errors.New("git sent no path for {path}: set credential.useHttpPath to true for this host")
 		}
 		out = append(out, strings.NewReplacer("{host}", g["host"], "{path}", path).Replace(param))
 	}

@@ -64,7 +64,7 @@ func kubeVersion(info string) (string, error) {
 		APIVersion string `json:"apiVersion"`
 	}
 	if err := json.Unmarshal([]byte(info), &asked); err != nil || !slices.Contains(kubeVersions, asked.APIVersion) {
-		return "", errors.New("KUBERNETES_EXEC_INFO asks for none of the versions v1 and v1beta1 of client.authentication.k8s.io")
+		return "", errors.New("KUBERNETES_EXEC_INFO: unsupported apiVersion: set client.authentication.k8s.io/v1 or v1beta1 in the kubeconfig")
 	}
 	return asked.APIVersion, nil
 }
@@ -77,7 +77,7 @@ func kubeStatusOf(token *client.Token) (kubeStatus, error) {
 	}
 	bearer, err := bearerOf(token)
 	if err != nil {
-		return status, fmt.Errorf("%w, or a certificate with its key", err)
+		return status, fmt.Errorf("%w (kubectl also accepts a certificate with its key)", err)
 	}
 	status.Token = bearer
 	return status, nil

@@ -13,7 +13,7 @@ import (
 
 // KeyFlags name the key to which tokens are bound.
 type KeyFlags struct {
-	DPoPKey string `help:"File with a private key (PEM, P-256) to bind the token to by DPoP (RFC 9449): it works with proofs by that key only." name:"dpop-key" type:"path"`
+	DPoPKey string `help:"File with a private key (PEM, P-256) to bind the token to (DPoP, RFC 9449). The token works only with proofs by this key." name:"dpop-key" type:"path"`
 }
 
 // signer returns a DPoP signer for the key, or nil if no key is named.

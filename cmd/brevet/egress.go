@@ -20,13 +20,13 @@ import (
 
 // EgressCmd is `brevet egress`.
 type EgressCmd struct {
-	Serve EgressServeCmd `cmd:"" default:"withargs" help:"Run the gateway of the sandbox beside it: add credentials to outgoing calls. The default."`
+	Serve EgressServeCmd `cmd:"" default:"withargs" help:"Run a gateway that adds credentials to the sandbox's outgoing calls. The default."`
 	Env   EgressEnvCmd   `cmd:"" help:"Print the environment variables that route common programs through a gateway."`
 }
 
 // OutFlags say which addresses a gateway may call, and how often.
 type OutFlags struct {
-	HostCA         string   `help:"PEM roots for the certificates of hosts, instead of the system's." name:"host-ca" type:"path"`
+	HostCA         string   `help:"PEM file with the roots for the certificates of hosts, instead of the system's." name:"host-ca" type:"path"`
 	CallsPerSecond int      `help:"Rate limit of calls to one host; bursts may be twice as large." default:"500" name:"calls-per-second"`
 	AllowPrivate   []string `help:"Private network that calls may reach, such as 10.1.0.0/16." placeholder:"CIDR" sep:"none"`
 }
@@ -37,7 +37,7 @@ type EgressServeCmd struct {
 	OutFlags
 	Task   string  `help:"Task of the credentials." required:"" env:"BREVET_TASK"`
 	Reason string  `help:"Reason for the record, in one sentence."`
-	Scope  inOrder `help:"A scope that may be used. Default: all scopes that the sandbox may request. The flag below applies to the preceding scope." placeholder:"NAME"`
+	Scope  inOrder `help:"A scope that may be used; repeatable. Default: all scopes that the sandbox may request. --param applies to the preceding scope." placeholder:"NAME"`
 	Param  inOrder `help:"A parameter that no path supplies: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE"`
 	Listen string  `help:"Loopback address for the sandbox, with a password." default:"127.0.0.1:3128"`
 	Socket string  `help:"Unix socket of mode 0600 for the sandbox to call, without a password." type:"path"`
@@ -59,10 +59,10 @@ func (c *EgressServeCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	if at, err := netip.ParseAddrPort(c.Listen); err != nil || !at.Addr().IsLoopback() {
-		return fmt.Errorf("--listen %s: must be a loopback address with a port, because the password is sent without TLS", c.Listen)
+		return fmt.Errorf("--listen: %s is not a loopback address with a port, which is required because the password is sent without TLS", c.Listen)
 	}
 	if c.MTLS != "" && c.JWT {
-		return errors.New("--listen-mtls requires X.509-SVIDs and excludes --jwt")
+		return errors.New("--listen-mtls: requires X.509-SVIDs, and excludes --jwt")
 	}
 	format := "text"
 	if con.json {
@@ -90,7 +90,7 @@ func (c *EgressServeCmd) Run(ctx context.Context, con *console) error {
 	if c.MTLS != "" {
 		tasks.Go(func() error { return c.serveProven(serving, gateway, config) })
 	}
-	con.say("serving; brevet egress env --dir " + quote(c.Dir) + " prints how to connect")
+	con.say("serving; brevet egress env --dir " + quote(c.Dir) + " prints the environment variables")
 	return ended(ctx, tasks.Wait())
 }
 
@@ -150,11 +150,11 @@ const (
 // gives access to nothing else, and ends with the gateway.
 func (d *endpoint) describe(dir string, ca []byte) (database net.Listener, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making the gateway's folder: %w", err)
+		return nil, fmt.Errorf("creating the gateway's folder: %w", err)
 	}
 	for name, text := range map[string]string{egressCA: string(ca), egressAddress: d.Addr().String(), egressPassword: d.password.Reveal()} {
 		if err := replaceFile(filepath.Join(dir, name), text); err != nil {
-			return nil, fmt.Errorf("writing where the gateway is: %w", err)
+			return nil, fmt.Errorf("writing the gateway's files: %w", err)
 		}
 	}
 	return listenPrivately(filepath.Join(dir, egressDatabase))
@@ -164,7 +164,7 @@ func (d *endpoint) describe(dir string, ca []byte) (database net.Listener, err e
 // sandbox must not read the gateway's credentials and often runs as the same user.
 func (f OutFlags) gateway(log *slog.Logger) (*egress.Gateway, error) {
 	if err := unreadable(); err != nil {
-		return nil, fmt.Errorf("closing the gateway's memory to others: %w", err)
+		return nil, fmt.Errorf("protecting the gateway's memory: %w", err)
 	}
 	reach, err := ReachConfig{CAFile: f.HostCA, AllowPrivateCIDRs: f.AllowPrivate}.target("")
 	if err != nil {
@@ -195,7 +195,7 @@ func (f CallerFlags) sandbox(ctx context.Context, gateway *egress.Gateway, cfg e
 func (f CallerFlags) self(ctx context.Context, broker *client.Client) (string, error) {
 	me, err := broker.WhoAmI(ctx)
 	if err != nil {
-		return "", fmt.Errorf("asking the broker who this is: %w", f.hint(err))
+		return "", fmt.Errorf("reading the caller's identity from the broker: %w", f.hint(err))
 	}
 	return me.ID, nil
 }

@@ -48,13 +48,13 @@ func (c *EgressEnvCmd) Run(ctx context.Context, con *console) error {
 func (c *EgressEnvCmd) endpoint() (egress.Endpoint, error) {
 	address, err := os.ReadFile(filepath.Join(c.Dir, egressAddress))
 	if errors.Is(err, fs.ErrNotExist) {
-		return egress.Endpoint{}, fmt.Errorf("no gateway has been started with this folder: start one with %s, or name the folder of one that runs with --dir", c.start())
+		return egress.Endpoint{}, fmt.Errorf("no gateway was started with the folder %s: start one with %s, or set --dir to the folder of a running gateway", c.Dir, c.start())
 	}
 	if err != nil {
-		return egress.Endpoint{}, fmt.Errorf("reading where the gateway is: %w", err)
+		return egress.Endpoint{}, fmt.Errorf("reading the gateway's address: %w", err)
 	}
 	if _, err := netip.ParseAddrPort(string(address)); err != nil {
-		return egress.Endpoint{}, fmt.Errorf("%s holds no address: start a gateway anew with %s", filepath.Join(c.Dir, egressAddress), c.start())
+		return egress.Endpoint{}, fmt.Errorf("%s contains no address: restart the gateway with %s", filepath.Join(c.Dir, egressAddress), c.start())
 	}
 	password, err := os.ReadFile(filepath.Join(c.Dir, egressPassword))
 	if err != nil {
@@ -67,10 +67,10 @@ func (c *EgressEnvCmd) endpoint() (egress.Endpoint, error) {
 func (c *EgressEnvCmd) answers(ctx context.Context, endpoint egress.Endpoint) error {
 	switch err := endpoint.Check(ctx); {
 	case errors.Is(err, egress.ErrNoGateway):
-		return fmt.Errorf("%s: %w; the gateway of this folder has stopped, or hangs: start it anew with %s", endpoint.Address, err, c.start())
+		return fmt.Errorf("%s: %w; the gateway of this folder has stopped or hangs: restart it with %s", endpoint.Address, err, c.start())
 	case errors.Is(err, egress.ErrOtherGateway):
 		return fmt.Errorf(
-			"%s: %w; the gateway of this folder has stopped, and another program or gateway has its port: start it anew with %s, and a free port by --listen",
+			"%s: %w; the gateway of this folder has stopped, and another program or gateway uses its port: restart it with %s and a free port in --listen",
 			endpoint.Address, err, c.start(),
 		)
 	default:

@@ -146,7 +146,7 @@ func (s *session) execEgress(t *testing.T, host *webHost, reach []string) {
 		t.Errorf("got %v, want it released", record)
 	}
 	usage := brevet(t, s.as("auditor"), "audit", "usage")
-	usage.want(t, 0, "SCOPE", "come from the holders of the credentials")
+	usage.want(t, 0, "SCOPE", "self-reported by the holders of the credentials")
 	if !regexp.MustCompile(`(?m)^brief\.host\.read +1 +1 +0 +1 +1 +1 +20`).MatchString(usage.out) {
 		t.Errorf("got %s, want one credential that was used once", usage.out)
 	}
@@ -264,8 +264,8 @@ func TestEgressEnvNeedsAGatewayThatAnswers(t *testing.T) {
 		name, address string
 		want          []string
 	}{
-		{"no gateway ran here", "", []string{"no gateway has been started with this folder", "--dir"}},
-		{"the gateway has stopped", unused, []string{unused + ": no gateway responds: connect: connection refused"}},
+		{"no gateway ran here", "", []string{"no gateway was started with the folder ", "--dir"}},
+		{"the gateway has stopped", unused, []string{unused + ": no gateway answers: connect: connection refused"}},
 		{"another gateway has the port", server(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("WWW-Authenticate", `Basic realm="brevet egress"`)
 			w.WriteHeader(http.StatusUnauthorized)
@@ -275,8 +275,8 @@ func TestEgressEnvNeedsAGatewayThatAnswers(t *testing.T) {
 		}), []string{"another server responds", "--listen"}},
 		{"a server that sends elsewhere", server(func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://"+unused+"/elsewhere", http.StatusFound)
-		}), []string{"another server responds", "--listen"}},
-		{"the address is none", "127.0.0.1:3128\nx", []string{"holds no address"}},
+		}), []string{"something else answers", "--listen"}},
+		{"the address is none", "127.0.0.1:3128\nx", []string{"contains no address"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -371,7 +371,7 @@ func shell(t *testing.T, script string) result {
 
 func (s *session) egressMistakes(t *testing.T) {
 	for want, flags := range map[string][]string{
-		"must be a loopback address":           {"egress", "--task", "t", "--listen", "0.0.0.0:3128"},
+		"is not a loopback address":           {"egress", "--task", "t", "--listen", "0.0.0.0:3128"},
 		"allow_private_cidrs":                  {"egress", "--task", "t", "--allow-private", "10.0.0.1"},
 		"must follow its --scope":              {"egress", "--task", "t", "--param", "a=b", "--scope", "a.b"},
 		"set --scope or --egress":              {"exec", "--", "true"},

@@ -20,14 +20,14 @@ type ExecCmd struct {
 	KeyFlags
 	Task   string  `help:"Task of the credentials. Default: a generated task, which ends with the program." env:"BREVET_TASK"`
 	Reason string  `help:"Reason for the record, in one sentence."`
-	Scope  inOrder `help:"Scope to request, such as github.issues.read. The flags below apply to the preceding scope; repeat it for another credential." placeholder:"NAME"`
+	Scope  inOrder `help:"Scope to request, such as github.issues.read. The flags below apply to the preceding --scope; repeat it for another credential." placeholder:"NAME"`
 	Param  inOrder `help:"A parameter: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE"`
 	TTL    inOrder `help:"Time to live of each credential. Default: that of the scope, or its maximum with --env." placeholder:"DURATION" name:"ttl"`
 	Env    inOrder `help:"Set the credential as this environment variable, which cannot be renewed." placeholder:"NAME[=FIELD]"`
 	File   inOrder `help:"Write the credential to this file: a name in the private folder $BREVET_DIR, or a path." placeholder:"PATH[=FIELD]"`
-	Socket inOrder `help:"Serve the credential on this Unix socket, named like a file." placeholder:"PATH[=FIELD]"`
+	Socket inOrder `help:"Serve the credential on this Unix socket, named as in --file." placeholder:"PATH[=FIELD]"`
 	For    inOrder `help:"Supply the credential in the form that this program expects: psql, curl, kubectl or ssh." placeholder:"PROGRAM"`
-	Egress bool    `help:"Add credentials to the outgoing calls of the program, which holds none. Each --scope without a destination may be used in this way; by default all may."`
+	Egress bool    `help:"Run a gateway that adds credentials to the program's outgoing calls, so that the program holds none. The gateway uses each --scope without a destination, or by default all scopes."`
 	OutFlags
 	Program []string `arg:"" help:"The program and its arguments, after --." passthrough:""`
 }
@@ -50,10 +50,10 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 		c.Program = c.Program[1:]
 	}
 	if len(c.Program) == 0 {
-		return errors.New("name the program to run after --")
+		return errors.New("no program to run: name it after --")
 	}
 	if len(c.Scope) == 0 && !c.Egress {
-		return errors.New("set --scope or --egress")
+		return errors.New("no credentials for the program: set --scope or --egress")
 	}
 	path, err := findProgram(c.Program[0])
 	if err != nil {
@@ -107,7 +107,7 @@ func findProgram(name string) (string, error) {
 	case err == nil:
 		return path, nil
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
-		return "", exitError{err: fmt.Errorf("there is no program %s", quote(name)), code: exitNotFound}
+		return "", exitError{err: fmt.Errorf("program not found: %s", quote(name)), code: exitNotFound}
 	default:
 		return "", exitError{err: fmt.Errorf("%s cannot be run: %w", quote(name), err), code: exitNotExecutable}
 	}

@@ -38,7 +38,7 @@ func newPrivateFolder() (*privateFolder, error) {
 		}
 		return &privateFolder{path: path, lock: lock}, nil
 	}
-	return nil, fmt.Errorf("making a private folder: %w", errors.Join(errs...))
+	return nil, fmt.Errorf("creating a private folder: %w", errors.Join(errs...))
 }
 
 // lockFolder locks a folder. It fails if another process holds the lock, which ends with that process.
@@ -84,7 +84,7 @@ func ours(info os.FileInfo) bool {
 func (f *privateFolder) resolve(name string) (string, error) {
 	switch {
 	case name == "" || name == "." || name == ".." || strings.HasSuffix(name, "/"):
-		return "", fmt.Errorf("%q is not the name of a file", name)
+		return "", fmt.Errorf("%q is not a file name", name)
 	case !strings.Contains(name, "/"):
 		return filepath.Join(f.path, name), nil
 	}
@@ -97,7 +97,7 @@ func (f *privateFolder) resolve(name string) (string, error) {
 	case err != nil:
 		return "", err
 	case info.Mode().Perm()&0o022 != 0, !ours(info):
-		return "", fmt.Errorf("others can write to %s: take a folder of your own, or a name without a slash", filepath.Dir(path))
+		return "", fmt.Errorf("other users can write to %s: use a private folder, or a name without a slash", filepath.Dir(path))
 	}
 	return path, nil
 }

@@ -43,7 +43,7 @@ func extractField(field string) extract {
 		if token.Kind == kindJWT {
 			return secret.Text{}, fmt.Errorf("%s is a JWT, which has no field %q", token.Scope, field)
 		}
-		return secret.Text{}, fmt.Errorf("%s has no field %q but %s", token.Scope, field, strings.Join(token.Fields(), ", "))
+		return secret.Text{}, fmt.Errorf("%s has no field %q: use one of %s", token.Scope, field, strings.Join(token.Fields(), ", "))
 	}
 }
 
@@ -71,7 +71,7 @@ var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 func newEnvPlace(text string) (*envPlace, error) {
 	name, field := cutField(text)
 	if !variableName.MatchString(name) {
-		return nil, fmt.Errorf("%q is not the name of a variable, with =FIELD or without", text)
+		return nil, fmt.Errorf("%q is neither NAME nor NAME=FIELD of a variable", text)
 	}
 	return &envPlace{name: name, of: extractField(field)}, nil
 }
@@ -79,7 +79,7 @@ func newEnvPlace(text string) (*envPlace, error) {
 func (e *envPlace) put(token *client.Token) error {
 	value, err := e.of(token)
 	if err == nil && strings.Contains(value.Reveal(), "\x00") {
-		return fmt.Errorf("%s: no variable can hold it", e.name)
+		return fmt.Errorf("%s: a variable cannot hold this credential, which has a NUL byte: use --file", e.name)
 	}
 	e.value = value
 	return err
@@ -108,7 +108,7 @@ func (f *filePlace) put(token *client.Token) error {
 		return err
 	}
 	if _, err := os.Lstat(f.path); err == nil && !f.there {
-		return fmt.Errorf("%s is there already, and would be removed when the program ends", f.path)
+		return fmt.Errorf("%s already exists, and would be removed when the program ends: use another path", f.path)
 	}
 	if err := replaceFile(f.path, content.Reveal()); err != nil {
 		return fmt.Errorf("writing a credential: %w", err)
@@ -145,7 +145,7 @@ func newSocketPlace(text string, folder *privateFolder) (*socketPlace, error) {
 // listenPrivately opens a socket to which nobody else can connect, not even for a moment.
 func listenPrivately(path string) (net.Listener, error) {
 	if len(path) > longestSocketPath {
-		return nil, fmt.Errorf("%s is too long for a socket: %d bytes at most", path, longestSocketPath)
+		return nil, fmt.Errorf("%s is too long for a socket: use at most %d bytes", path, longestSocketPath)
 	}
 	if err := removeDeadSocket(path); err != nil {
 		return nil, err

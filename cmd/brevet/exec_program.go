@@ -74,5 +74,5 @@ func endOf(state *os.ProcessState, err error) error {
 	if code == 0 {
 		return nil
 	}
-	return exitError{err: fmt.Errorf("the program ended with %d", code), code: code}
+	return exitError{err: fmt.Errorf("the program exited with %d", code), code: code}
 }

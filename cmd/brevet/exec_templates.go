@@ -33,7 +33,7 @@ func (p *part) newTemplate(program string, folder *privateFolder) (place, error)
 	case "ssh":
 		return p.newAgent(at("agent.sock"))
 	default:
-		return nil, fmt.Errorf("%q is none of psql, curl, kubectl and ssh; any other program takes --env, --file or --socket", program)
+		return nil, fmt.Errorf("unknown program %q: use psql, curl, kubectl or ssh, or --env, --file or --socket for other programs", program)
 	}
 }
 
@@ -42,10 +42,10 @@ func (p *part) newTemplate(program string, folder *privateFolder) (place, error)
 func pgService(token *client.Token) (secret.Text, error) {
 	user, password := token.Field("username").Reveal(), token.Field("password").Reveal()
 	if user == "" || password == "" {
-		return secret.Text{}, fmt.Errorf("%s gives no database login: it has no username and password", token.Scope)
+		return secret.Text{}, fmt.Errorf("%s is not a database login: it has no username and password", token.Scope)
 	}
 	if !oneWord(user) || !oneWord(password) {
-		return secret.Text{}, fmt.Errorf("%s: the login does not fit into a service file", token.Scope)
+		return secret.Text{}, fmt.Errorf("%s: the login has characters that a service file does not support", token.Scope)
 	}
 	return secret.New("[brevet]\nuser=" + user + "\npassword=" + password + "\n"), nil
 }
@@ -62,11 +62,11 @@ func bearerOf(token *client.Token) (string, error) {
 	text := token.Secret.Reveal()
 	switch {
 	case token.Kind != kindJWT:
-		return "", fmt.Errorf("%s gives a credential of the kind %s: it takes a JWT", token.Scope, token.Kind)
+		return "", fmt.Errorf("%s issues a credential of the kind %s, which is not supported: use a scope that issues a JWT", token.Scope, token.Kind)
 	case !strings.EqualFold(token.Type, "Bearer"):
-		return "", fmt.Errorf("%s gives a token of the type %s: it takes a bearer token", token.Scope, token.Type)
+		return "", fmt.Errorf("%s issues a token of the type %s, which is not supported: use a bearer token", token.Scope, token.Type)
 	case !oneWord(text):
-		return "", errors.New("the token is not one word")
+		return "", errors.New("the token has characters that are not supported")
 	}
 	return text, nil
 }
@@ -110,7 +110,7 @@ type agentPlace struct {
 // newAgent generates the key that will be certified.
 func (p *part) newAgent(socket string) (place, error) {
 	if p.ask.PublicKey != "" {
-		return nil, errors.New("one SSH agent is enough for one credential")
+		return nil, errors.New("set --for ssh only once for each --scope")
 	}
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -129,7 +129,7 @@ func (a *agentPlace) put(token *client.Token) error {
 	parsed, _, _, _, err := ssh.ParseAuthorizedKey([]byte(token.Field("signed_key").Reveal()))
 	certificate, ok := parsed.(*ssh.Certificate)
 	if err != nil || !ok {
-		return fmt.Errorf("%s gives no SSH certificate", token.Scope)
+		return fmt.Errorf("%s does not issue an SSH certificate", token.Scope)
 	}
 	if err := a.keys.Add(agent.AddedKey{
 		PrivateKey: a.key, Certificate: certificate, Comment: "brevet " + token.ID,

@@ -182,7 +182,7 @@ func (s *session) kubeCredential(t *testing.T) {
 		t.Errorf("got %v, want a certificate with its key and nothing else", err)
 	}
 	plugin("nonsense", repo...).want(t, 1, "KUBERNETES_EXEC_INFO")
-	plugin("", "--scope", "reports.orders.read").want(t, 1, "takes a JWT")
+	plugin("", "--scope", "reports.orders.read").want(t, 1, "use a scope that issues a JWT")
 	if got := plugin("", "--scope", "github.repo.delete", "--param", "repo=acme/api", "-o", "json"); got.code != exitDenied || got.out != "" {
 		t.Errorf("got %+v, want nothing for kubectl to read", got)
 	}

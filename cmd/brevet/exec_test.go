@@ -370,17 +370,17 @@ func (s *session) execMistakes(t *testing.T) {
 		{"no place", repo, 1, "requires --env, --file, --socket or --for"},
 		{"before its scope", []string{"--param", "a=b", "--scope", "a.b"}, 1, "must follow its --scope"},
 		{"in the environment and elsewhere", with(repo, "--env", "A", "--file", "a"), 1, "a separate --scope"},
-		{"no variable", with(repo, "--env", "A-B"), 1, "not the name of a variable"},
+		{"no variable", with(repo, "--env", "A-B"), 1, "neither NAME nor NAME=FIELD"},
 		{"no field", with(repo, "--env", "A=password"), 1, "has no field"},
-		{"other field", []string{"--scope", "reports.orders.read", "--env", "A=pass"}, 1, `no field "pass" but password, username`},
-		{"no name", with(repo, "--file", ".."), 1, "not the name of a file"},
-		{"a folder of everybody", with(repo, "--file", "/tmp/token"), 1, "others can write"},
-		{"a folder of somebody else", with(repo, "--file", othersFolder(t)+"/token"), 1, "others can write"},
+		{"other field", []string{"--scope", "reports.orders.read", "--env", "A=pass"}, 1, `no field "pass": use one of password, username`},
+		{"no name", with(repo, "--file", ".."), 1, "not a file name"},
+		{"a folder of everybody", with(repo, "--file", "/tmp/token"), 1, "other users can write"},
+		{"a folder of somebody else", with(repo, "--file", othersFolder(t)+"/token"), 1, "other users can write"},
 		{"no folder", with(repo, "--file", "/nonexistent/token"), 1, "no such file"},
-		{"a file that is there", with(repo, "--file", there), 1, "is there already"},
-		{"unknown program", with(repo, "--for", "emacs"), 1, "none of psql, curl, kubectl and ssh"},
-		{"a token for psql", with(repo, "--for", "psql"), 1, "no database login"},
-		{"a login for curl", []string{"--scope", "reports.orders.read", "--for", "curl"}, 1, "it takes a JWT"},
+		{"a file that is there", with(repo, "--file", there), 1, "already exists"},
+		{"unknown program", with(repo, "--for", "emacs"), 1, "use psql, curl, kubectl or ssh"},
+		{"a token for psql", with(repo, "--for", "psql"), 1, "not a database login"},
+		{"a login for curl", []string{"--scope", "reports.orders.read", "--for", "curl"}, 1, "use a scope that issues a JWT"},
 		{"a socket's name that is too long", with(repo, "--socket", strings.Repeat("x", 120)), 1, "too long for a socket"},
 		{"a malformed TTL", with(repo, "--ttl", "soon"), 1, "--ttl"},
 	} {
@@ -395,9 +395,9 @@ func (s *session) execMistakes(t *testing.T) {
 	if text, err := os.ReadFile(there); err != nil || string(text) != "mine" {
 		t.Errorf("got %q, %v of a file that was there", text, err)
 	}
-	brevet(t, s.env, append(append([]string{"exec"}, with(repo, "--file", "a")...), "--", "/nonexistent/program")...).want(t, exitNotFound, "no program")
+	brevet(t, s.env, append(append([]string{"exec"}, with(repo, "--file", "a")...), "--", "/nonexistent/program")...).want(t, exitNotFound, "program not found")
 	brevet(t, s.env, append(append([]string{"exec"}, with(repo, "--file", "a")...), "--", there)...).want(t, exitNotExecutable, "cannot be run")
-	brevet(t, s.env, append([]string{"exec"}, with(repo, "--file", "a", "--")...)...).want(t, 1, "name the program")
+	brevet(t, s.env, append([]string{"exec"}, with(repo, "--file", "a", "--")...)...).want(t, 1, "no program to run")
 	if err := os.Chmod(there, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ func unreadable() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }
 // the zero core limit tells that program to expect none.
 func closed() error {
 	if err := errors.Join(unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}), unreadable()); err != nil {
-		return fmt.Errorf("closing this process's memory to others: %w", err)
+		return fmt.Errorf("protecting the memory of this process: %w", err)
 	}
 	return nil
 }
