@@ -43,7 +43,7 @@ func assemble(ctx context.Context, local *localStack, cfg Config) (*cast, error)
 		caller, done, err := c.flags(name).open(ctx)
 		if err != nil {
 			c.leave()
-			return nil, fmt.Errorf("becoming %s: %w", name, err)
+			return nil, fmt.Errorf("connecting as %s: %w", name, err)
 		}
 		*role = caller
 		closers = append(closers, done)
@@ -51,7 +51,7 @@ func assemble(ctx context.Context, local *localStack, cfg Config) (*cast, error)
 	var err error
 	if c.alice, err = c.person("alice"); err != nil {
 		c.leave()
-		return nil, fmt.Errorf("becoming alice: %w", err)
+		return nil, fmt.Errorf("connecting as alice: %w", err)
 	}
 	closers = append(closers, c.alice.Close)
 	return c, nil
@@ -138,7 +138,7 @@ func checkToken(keys *jose.JSONWebKeySet, token, issuer, audience string) (jwt.M
 				return key.Key, nil
 			}
 		}
-		return nil, errors.New("no such key")
+		return nil, errors.New("no JWKS key has this kid and algorithm")
 	}, jwt.WithValidMethods([]string{"ES256", "EdDSA"}), jwt.WithIssuer(issuer), jwt.WithAudience(audience),
 		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithStrictDecoding())
 	return claims, err

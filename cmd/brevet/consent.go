@@ -21,14 +21,14 @@ func (s *story) approved(ctx context.Context, c *chapter) error {
 		return err
 	}
 	if answer.Pending == nil {
-		return errors.New("got a token, want to wait for a person")
+		return errors.New("got a token, want a pending approval")
 	}
 	p := answer.Pending
-	c.fact("waits", "%d of %s has to agree, within %s; no token exists yet", p.Quorum, p.Group, timeLeft(p.Expires))
+	c.fact("pending", "%d of %s must approve within %s; no token exists yet", p.Quorum, p.Group, timeLeft(p.Expires))
 	if err := s.onlyPeople(ctx, p.ID); err != nil {
 		return err
 	}
-	c.fact("itself", "cannot vote: no workload can")
+	c.fact("sandbox", "cannot approve its own request: only people vote")
 	type got struct {
 		token *client.Token
 		err   error
@@ -48,13 +48,13 @@ func (s *story) approved(ctx context.Context, c *chapter) error {
 	}
 	took := time.Since(voted)
 	if took > proceedsWithin {
-		return fmt.Errorf("the sandbox went on only %s after the vote", took)
+		return fmt.Errorf("the sandbox got its token %s after the vote, want at most %s", took, proceedsWithin)
 	}
 	c.fact("gets", "a JWT for %s on %s, %s after the vote", after.token.Scope, after.token.Resource, took.Round(time.Millisecond))
 	if _, err := s.cast.research.Redeem(ctx, p.ID, ask); !errors.Is(err, client.ErrDecided) {
 		return fmt.Errorf("redeeming again: got %w, want a refusal", err)
 	}
-	c.fact("again", "nothing: an approval is good for one credential")
+	c.fact("again", "refused: one approval gives one credential")
 	return nil
 }
 
@@ -75,10 +75,10 @@ func (s *story) redeem(ctx context.Context, id string, ask client.Ask) (*client.
 	}
 	answer, err := s.cast.research.Redeem(ctx, id, ask)
 	if err != nil {
-		return nil, fmt.Errorf("redeeming what is %s: %w", state.Status, err)
+		return nil, fmt.Errorf("redeeming the %s request: %w", state.Status, err)
 	}
 	if answer.Token == nil {
-		return nil, fmt.Errorf("got no credential for what is %s", state.Status)
+		return nil, fmt.Errorf("got no credential for the %s request", state.Status)
 	}
 	return answer.Token, nil
 }
@@ -89,7 +89,7 @@ func (s *story) vote(ctx context.Context, c *chapter, id string) (time.Time, err
 	if err != nil {
 		return time.Time{}, err
 	}
-	c.fact("Alice", "sees %s by %s, and the sandbox's words %q apart from that", shown.Resource, shown.SpiffeID, shown.Reason)
+	c.fact("Alice", "sees %s, requested by %s, and apart from it the sandbox's reason %q", shown.Resource, shown.SpiffeID, shown.Reason)
 	after, err := s.cast.alice.Vote(ctx, shown, openapi.VerdictApprove, "go ahead")
 	if err != nil {
 		return time.Time{}, err
@@ -98,6 +98,6 @@ func (s *story) vote(ctx context.Context, c *chapter, id string) (time.Time, err
 	if after.Status != openapi.StatusApproved {
 		return voted, fmt.Errorf("the request is %s after her vote", after.Status)
 	}
-	c.fact("Alice", "agrees to exactly that, by its SHA-256 %.16s…", shown.Hash)
+	c.fact("Alice", "approves exactly this request, identified by its SHA-256 %.16s…", shown.Hash)
 	return voted, nil
 }

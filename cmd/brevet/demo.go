@@ -46,11 +46,11 @@ type story struct {
 func (*DemoCmd) Run(ctx context.Context, con *console) (err error) {
 	dir, err := os.MkdirTemp("", "brevet-demo-")
 	if err != nil {
-		return fmt.Errorf("making a folder for the demo: %w", err)
+		return fmt.Errorf("creating a folder for the demo: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	s := &story{con: con}
-	s.say("Everything here is real: PostgreSQL, a Vault core, SVIDs over the SPIFFE Workload API.")
+	s.say("The demo runs real servers: PostgreSQL, a Vault core, and a SPIFFE Workload API.")
 	if err := s.play(ctx, dir); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (s *story) play(ctx context.Context, dir string) error {
 		{"It requests a longer lifetime than allowed", "clamped", s.clamped},
 		{"It requests too much", "denied with the nearest permitted request", s.denied},
 		{"It requests something that needs approval", "approved by a person", s.approved},
-		{"A resource server verifies a token with the public keys alone", "verified by JWKS alone", s.verified},
+		{"A resource server verifies a token with only the public keys", "verified by JWKS alone", s.verified},
 		{"It logs in to a database, and its task ends", "database login revoked with its task", s.login},
 		{"An admin quarantines the sandbox", "quarantined", s.quarantined},
 		{"Someone forges an SVID", "forged SVIDs refused", s.forged},

@@ -22,14 +22,14 @@ type DevCmd struct {
 
 // DevState names the state folder of a stack.
 type DevState struct {
-	State string `help:"State folder; remove it to start over." default:".brevet" type:"path" env:"BREVET_DEV_STATE"`
+	State string `help:"State folder; delete it to start over." default:".brevet" type:"path" env:"BREVET_DEV_STATE"`
 }
 
 // DevServeCmd is `brevet dev serve`.
 type DevServeCmd struct {
 	DevState
 	Prepare      bool          `help:"Build the dependencies of the stack and exit."`
-	SVIDTTL      time.Duration `help:"Lifetime of SVIDs. A workload gets a new one after half of it." name:"svid-ttl" default:"1h"`
+	SVIDTTL      time.Duration `help:"Lifetime of SVIDs. A workload gets a new SVID after half of the lifetime." name:"svid-ttl" default:"1h"`
 	AuthorityTTL time.Duration `help:"Time before signing authorities rotate, as with SPIRE. Default: never." name:"authority-ttl"`
 	Verbose      bool          `help:"Show the broker's log." short:"v"`
 }
@@ -48,7 +48,7 @@ func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 	defer func() {
 		local.removeEnvironments()
 		closeErr := local.close()
-		con.say("stopped; " + c.State + " keeps the state")
+		con.say("stopped; the state stays in " + c.State)
 		if err == nil {
 			err = closeErr
 		}
@@ -104,32 +104,32 @@ func printDev(con *console, local *localStack, cfg Config, took time.Duration) {
 		self = quote(filepath.Join(folder, self))
 	}
 	fmt.Fprintf(con.out, `
-Brevet serves on %[1]s, after %[2]s. Ctrl-C stops all of it; the state stays in %[3]s.
+Brevet serves on %[1]s, after %[2]s. Ctrl-C stops the stack; its state stays in %[3]s.
 
-Be a sandbox, in another terminal:
+In another terminal, act as a sandbox:
 
   eval "$(%[4]s dev env --state %[5]s)"
   brevet request github.issues.read repo=acme/api --task try-1
   brevet request github.issues.write repo=acme/api --task try-1
   brevet request github.repo.delete repo=acme/api --task try-1
 
-The second of them waits for a person. Be one of those who decide, alice or bob, and agree:
+The second request requires approval. Log in as an approver, alice or bob, and approve it:
 
   brevet dev login alice
   brevet approvals list
 
-or do it in the console, as alice, bob, carol (an auditor too) or dave, without a password:
+or use the console, as alice, bob, carol (also an auditor) or dave, without a password:
 
   %[6]s
 
-Be the auditor, in a third terminal:
+In a third terminal, act as the auditor:
 
   eval "$(%[4]s dev env auditor --state %[5]s)"
   brevet audit list
 
-Change scopes and policies in %[7]s, check them with
+Edit scopes and policies in %[7]s, check them with
   brevet catalog check %[7]s
-and have an admin (bob) apply them:
+and apply them as an admin (bob):
   brevet dev login bob && brevet catalog apply %[7]s --person --reason "try it"
 `, cfg.Issuer, took.Round(100*time.Millisecond), local.dir, self, quote(local.dir), cfg.Console.URL, quote(local.path("catalog")))
 }

@@ -74,7 +74,7 @@ func listIssues(w http.ResponseWriter, r *http.Request) {
 	repo := r.PathValue("owner") + "/" + r.PathValue("name")
 	claims, ok := resourceserver.FromContext(r.Context())
 	if !ok || len(claims.Details) != 1 || claims.Details[0].Type != "github.issues.read" || claims.Details[0].Params["repo"] != repo {
-		http.Error(w, "the token is for something else", http.StatusForbidden)
+		http.Error(w, "the token does not permit this call", http.StatusForbidden)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

@@ -79,12 +79,12 @@ func (s DevState) runningStack(ctx context.Context, workload string) (variables,
 	}
 	found, ok := all[workload]
 	if !ok {
-		return nil, fmt.Errorf("there is no workload %s: it is one of %s", quote(workload), strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+		return nil, fmt.Errorf("unknown workload %s: use one of %s", quote(workload), strings.Join(slices.Sorted(maps.Keys(all)), ", "))
 	}
 	// A shell evaluates the printed names, and somebody else may have made the folder, for example as part of a repository.
 	for _, pair := range found {
 		if !slices.Contains(devVariables, pair[0]) {
-			return nil, fmt.Errorf("reading %s: it was not written by brevet dev", filepath.Join(s.State, devEnvironments))
+			return nil, fmt.Errorf("%s was not written by brevet dev: do not use this folder", filepath.Join(s.State, devEnvironments))
 		}
 	}
 	// A killed stack leaves the file behind.
@@ -96,7 +96,7 @@ func (s DevState) runningStack(ctx context.Context, workload string) (variables,
 }
 
 func (s DevState) notRunning() error {
-	return fmt.Errorf("no stack runs in %s: start one with brevet dev, or name its folder with --state", s.State)
+	return fmt.Errorf("no stack runs in %s: start one with brevet dev, or set --state to the folder of a running one", s.State)
 }
 
 func (v variables) get(name string) string {

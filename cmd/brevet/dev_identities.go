@@ -75,7 +75,7 @@ func keepWriting(ctx context.Context, changed <-chan struct{}, say func(string),
 		case <-tick.C:
 		}
 		if err := write(); err != nil && ctx.Err() == nil {
-			say(fmt.Sprintf("files with identities are not renewed: %v", err))
+			say(fmt.Sprintf("identity files were not renewed: %v", err))
 		}
 	}
 }

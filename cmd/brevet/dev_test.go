@@ -48,7 +48,7 @@ func (s *session) as(workload string) []string {
 func (s *session) stop(t *testing.T, sig syscall.Signal) {
 	t.Helper()
 	s.signal(t, sig)
-	s.finish(t).want(t, 0, s.dir+" keeps the state")
+	s.finish(t).want(t, 0, "stopped; the state stays in "+s.dir)
 	nothingRuns(t, s.dir)
 }
 
@@ -65,11 +65,11 @@ func TestDev(t *testing.T) {
 		brevet(t, nil, "dev", "--state", dir).want(t, 1, "state folder is in use", "runs a stack in "+dir)
 		brevet(t, first.env, "request", "github.issues.read", "repo=acme/api", "--task", "still-there").want(t, 0)
 	})
-	brevet(t, nil, "dev", "env", "nobody", "--state", dir).want(t, 1, "there is no workload nobody: it is one of admin, auditor,")
+	brevet(t, nil, "dev", "env", "nobody", "--state", dir).want(t, 1, "unknown workload nobody: use one of admin, auditor,")
 	brevet(t, append(first.env, "HOME="+t.TempDir()), "dev", "login", "mallory").want(t, 1, `it knows nobody named "mallory"`)
 	first.stop(t, syscall.SIGTERM)
 	brevet(t, nil, "dev", "env", "--state", dir).want(t, 1, "no stack runs in "+dir)
-	brevet(t, first.env, "request", "github.issues.read", "repo=acme/api", "--task", "t").want(t, 1, "is the agent, or brevet dev, running?")
+	brevet(t, first.env, "request", "github.issues.read", "repo=acme/api", "--task", "t").want(t, 1, "start the SPIFFE agent or brevet dev")
 
 	second := startDev(t, dir)
 	t.Run("resumes", func(t *testing.T) { second.resumes(t, first) })

@@ -44,7 +44,7 @@ func (s *story) login(ctx context.Context, c *chapter) error {
 	if record.Credential.Name != token.Name {
 		return fmt.Errorf("the record names the user %q, the database %q", record.Credential.Name, token.Name)
 	}
-	c.fact("recorded", "who that user is, so that the database's own log leads back to the sandbox")
+	c.fact("recorded", "the user's name, which connects the database's log to the sandbox")
 	return s.endReport(ctx, c, token)
 }
 
@@ -56,7 +56,7 @@ func (s *story) endReport(ctx context.Context, c *chapter, token *client.Token) 
 		return fmt.Errorf("ending the task: %w", err)
 	}
 	for _, e := range receipt.Ended {
-		c.fact("task ends", "the receipt says: %s %s", e.Kind, e.Status)
+		c.fact("task ends", "the receipt shows: %s %s", e.Kind, e.Status)
 	}
 	if len(receipt.Ended) != 1 || receipt.Ended[0].Status != openapi.StatusRevoked {
 		return fmt.Errorf("got the receipt %+v, want one credential revoked", receipt)
@@ -70,13 +70,13 @@ func (s *story) endReport(ctx context.Context, c *chapter, token *client.Token) 
 	case !errors.As(err, &refused):
 		return fmt.Errorf("logging in again: %w", err)
 	case took > deadWithin:
-		return fmt.Errorf("the login was refused only %s after the end of its task", took)
+		return fmt.Errorf("the login was refused %s after the end of its task, want at most %s", took, deadWithin)
 	}
-	c.fact("logs in", "no more: refused by the database, %s after the task was to end", took.Round(time.Millisecond))
+	c.fact("logs in", "refused by the database, %s after the request to end the task", took.Round(time.Millisecond))
 	if _, err = s.cast.research.Request(ctx, client.Ask{Scope: "reports.orders.read", Task: reportTask}); !errors.Is(err, client.ErrTaskEnded) {
 		return fmt.Errorf("got %w for a task that has ended, want a denial", err)
 	}
-	c.fact("asks again", "and is denied: nothing is issued for a task that has ended")
+	c.fact("asks again", "denied: nothing is issued for a task that has ended")
 	return nil
 }
 
@@ -99,21 +99,21 @@ func (s *story) orders(ctx context.Context, token *client.Token) (int, error) {
 // quarantined shows how an admin stops a sandbox.
 func (s *story) quarantined(ctx context.Context, c *chapter) error {
 	agent := "spiffe://" + localDomain + localWorkloads["research"]
-	receipt, err := s.cast.admin.Quarantine(ctx, agent, "it behaves oddly")
+	receipt, err := s.cast.admin.Quarantine(ctx, agent, "unusual requests")
 	if err != nil {
 		return err
 	}
-	c.fact("admin", "quarantines %s: %d credentials of it ended", agent, len(receipt.Ended))
+	c.fact("admin", "quarantines %s; %d of its credentials ended", agent, len(receipt.Ended))
 	if _, err := s.ask(ctx, c, demoAsk("github.issues.read", 0)); !errors.Is(err, client.ErrQuarantined) {
 		return fmt.Errorf("got %w in quarantine, want a denial", err)
 	}
-	c.fact("gets", "nothing, on any replica")
-	if err := s.cast.admin.Unquarantine(ctx, agent, "it was a false alarm"); err != nil {
+	c.fact("gets", "nothing, from any replica")
+	if err := s.cast.admin.Unquarantine(ctx, agent, "false alarm"); err != nil {
 		return err
 	}
 	if _, err := s.token(ctx, c, demoAsk("github.issues.read", 0)); err != nil {
 		return fmt.Errorf("after the quarantine: %w", err)
 	}
-	c.fact("gets", "a token again, once the admin has lifted that")
+	c.fact("gets", "a token again after the admin has lifted the quarantine")
 	return nil
 }

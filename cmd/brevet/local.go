@@ -82,7 +82,7 @@ func startLocal(ctx context.Context, dir string, progress func(string)) (*localS
 func startLocalWith(ctx context.Context, dir string, svidTTL time.Duration, progress func(string)) (_ *localStack, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
-		return nil, fmt.Errorf("naming the state folder: %w", err)
+		return nil, fmt.Errorf("resolving the state folder: %w", err)
 	}
 	servers, err := devstack.Start(ctx, devstack.Config{Dir: dir, Progress: progress})
 	if err != nil {
@@ -105,7 +105,7 @@ func startLocalWith(ctx context.Context, dir string, svidTTL time.Duration, prog
 		{"seeding the catalogue", l.seedCatalogue},
 		{"preparing Vault", l.prepareVault},
 		{"issuing identities", l.serveWorkloads},
-		{"knowing people", l.servePeople},
+		{"starting the OpenID provider", l.servePeople},
 		{"writing the configuration", l.writeConfig},
 	} {
 		if err := step.do(ctx); err != nil {

@@ -76,9 +76,9 @@ func (s *story) recorded(ctx context.Context, c *chapter, token *client.Token) e
 		return fmt.Errorf("the record has claims %s, the token %x", got, digest)
 	}
 	if record.Index == nil {
-		return errors.New("the record has no place in the ledger")
+		return errors.New("the record has no index in the ledger")
 	}
-	c.fact("recorded", "entry %d, before Vault was asked to sign; claims sha256 %.16s… match the token's", *record.Index,
+	c.fact("recorded", "as entry %d, before Vault signed; claims SHA-256 %.16s… matches the token", *record.Index,
 		record.Credential.ClaimsSha256)
 	return nil
 }
@@ -89,7 +89,7 @@ func (s *story) clamped(ctx context.Context, c *chapter) error {
 		return err
 	}
 	if len(token.Clamped) != 1 || token.TTL >= 2*time.Hour {
-		return fmt.Errorf("got %s and clamps %v, want it shortened once", token.TTL, token.Clamped)
+		return fmt.Errorf("got TTL %s and clamps %v, want one clamp", token.TTL, token.Clamped)
 	}
 	clamp := token.Clamped[0]
 	c.fact("gets", "%s instead of %s, limited by %s", spell(seconds(clamp.To)), spell(seconds(clamp.From)), clamp.Bound)
@@ -113,13 +113,13 @@ func (s *story) denied(ctx context.Context, c *chapter) error {
 	}
 	answer, err := s.cast.research.Request(ctx, hint)
 	if err != nil {
-		return fmt.Errorf("the request that should pass did not: %w", err)
+		return fmt.Errorf("the suggested request failed: %w", err)
 	}
 	if p := answer.Pending; p != nil {
-		c.fact("and does", "that request waits for approval by %s", p.Group)
+		c.fact("tried", "that request is pending approval by %s", p.Group)
 		return nil
 	}
-	c.fact("and does", "that request gets a token")
+	c.fact("tried", "that request gets a token")
 	return nil
 }
 
@@ -134,13 +134,13 @@ func (s *story) verified(ctx context.Context, c *chapter) error {
 	}
 	claims, err := checkToken(keys, token.Secret.Reveal(), s.cast.cfg.Issuer, demoAudience)
 	if err != nil {
-		return fmt.Errorf("checking the token: %w", err)
+		return fmt.Errorf("verifying the token: %w", err)
 	}
 	c.fact("accepts", "sub %v, scope %v, task %v", claims["sub"], claims["scope"], claims["task"])
 	if _, err := checkToken(keys, token.Secret.Reveal(), s.cast.cfg.Issuer, "https://payroll.acme.example"); err == nil {
 		return errors.New("another resource server accepted the token")
 	}
-	c.fact("refuses", "the same token, at any other resource server")
+	c.fact("refuses", "the same token at a resource server with another audience")
 	return nil
 }
 
@@ -170,7 +170,7 @@ func (s *story) forged(ctx context.Context, c *chapter) error {
 	if _, err := bearer.Request(ctx, demoAsk("github.issues.read", 0)); !errors.Is(err, client.ErrUnauthenticated) {
 		return fmt.Errorf("forged JWT-SVID: got %w, want it refused", err)
 	}
-	c.fact("JWT-SVID", "401: no authority of %s has signed it", localDomain)
+	c.fact("JWT-SVID", "401: no authority of %s signed it", localDomain)
 	return nil
 }
 
@@ -203,7 +203,7 @@ func (s *story) faults(ctx context.Context, c *chapter) error {
 			return nil
 		}
 		if !errors.Is(err, client.ErrUnavailable) || time.Since(began) > 10*time.Second {
-			return fmt.Errorf("after both returned: %w", err)
+			return fmt.Errorf("after both recovered: %w", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -229,7 +229,7 @@ func (s *story) history(ctx context.Context, c *chapter) error {
 		return err
 	}
 	if len(records) < 6 {
-		return fmt.Errorf("the record has %d entries of the task, want at least 6", len(records))
+		return fmt.Errorf("the task has %d records, want at least 6", len(records))
 	}
 	for _, r := range records {
 		c.fact(string(r.Status), "%s  %-20s %-24s %s", r.Time.Local().Format(time.TimeOnly), r.Scope, r.Resource, r.DecisionCode)
@@ -257,16 +257,16 @@ func (s *story) proven(ctx context.Context, c *chapter) error {
 	}
 	checkpoint, err := receipt.Verify(keys)
 	if err != nil {
-		return fmt.Errorf("checking the receipt: %w", err)
+		return fmt.Errorf("verifying the receipt: %w", err)
 	}
 	entry := &receipt.Entries[0]
-	c.fact("proof", "%d hashes lead from entry %d to the root over all %d, which Vault's key for the log has signed", len(entry.Proof),
+	c.fact("proof", "%d hashes connect entry %d to the root of all %d entries, which the log's key in Vault signed", len(entry.Proof),
 		entry.Index, checkpoint.N)
 	entry.Body = strings.Replace(entry.Body, demoTask, strings.ToUpper(demoTask), 1)
 	if _, err := receipt.Verify(keys); !errors.Is(err, audit.ErrReceipt) {
-		return fmt.Errorf("a receipt that was changed: got %w, want %w", err, audit.ErrReceipt)
+		return fmt.Errorf("changed receipt: got %w, want %w", err, audit.ErrReceipt)
 	}
-	c.fact("changed", "one word of the entry: %s", audit.ErrReceipt)
+	c.fact("changed", "one word of the entry; verification fails: %s", audit.ErrReceipt)
 	return nil
 }
 
