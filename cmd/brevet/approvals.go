@@ -120,7 +120,7 @@ func left(one openapi.ApprovalCase) string {
 // ApprovalsShowCmd is `brevet approvals show`.
 type ApprovalsShowCmd struct {
 	PersonFlags
-	ID string `arg:"" help:"The request."`
+	ID string `arg:"" help:"ID of the request."`
 }
 
 // Run prints the facts that a vote would approve.
@@ -165,7 +165,7 @@ type agreed struct {
 func agreedIn(one openapi.ApprovalCase) (agreed, error) {
 	var a agreed
 	if err := json.Unmarshal([]byte(one.Canonical), &a); err != nil {
-		return agreed{}, fmt.Errorf("reading what the request asks for: %w", err)
+		return agreed{}, fmt.Errorf("decoding the request: %w", err)
 	}
 	return a, nil
 }
@@ -179,11 +179,11 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 	}
 	for _, line := range [][2]string{
 		{"request", one.ID},
-		{"GLASS", brokenText(a, one)},
+		{"alert", brokenText(a, one)},
 		{"status", fmt.Sprintf("%s, %d votes, expires in %s", one.Status, one.VotesCast, left(one))},
 		{"approvers", fmt.Sprintf("%d of %s", a.Quorum, a.Group) + standIn(a.BreakGlass) + signedText(a.Passkey)},
 		{"sandbox", a.SPIFFEID},
-		{"on behalf", a.OnBehalfOf},
+		{"on behalf of", a.OnBehalfOf},
 		{"task", a.Task},
 		{"action", one.Title},
 		{"scope", a.Scope + " (" + a.Authority + ")"},
@@ -199,11 +199,11 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 		{"hash", one.Hash},
 	} {
 		if line[1] != "" {
-			fmt.Fprintf(out, "%-10s %s\n", line[0], safetext.Text(line[1]))
+			fmt.Fprintf(out, "%-12s %s\n", line[0], safetext.Text(line[1]))
 		}
 	}
 	for _, v := range one.Votes {
-		fmt.Fprintf(out, "%-10s %s by %s (%s), %s\n", "vote", v.Verdict, safetext.Text(v.Name), safetext.Text(v.Voter), v.Time.Local().Format(time.DateTime))
+		fmt.Fprintf(out, "%-12s %s by %s (%s), %s\n", "vote", v.Verdict, safetext.Text(v.Name), safetext.Text(v.Voter), v.Time.Local().Format(time.DateTime))
 		printUntrusted(out, "note", v.Note)
 	}
 	printUntrusted(out, "reason given by the sandbox (unverified)", one.Reason)
@@ -223,9 +223,9 @@ func brokenText(a agreed, one openapi.ApprovalCase) string {
 func coverText(a agreed, one openapi.ApprovalCase) string {
 	switch {
 	case one.Remembered != "":
-		return "covered by the approval of " + one.Remembered
+		return "covered by the approval of request " + one.Remembered
 	case a.Remember != "":
-		return fmt.Sprintf("this request; with --for-task also identical requests (%d so far)", one.Recalled)
+		return fmt.Sprintf("this request, and with --for-task also identical requests of the task (%d so far)", one.Recalled)
 	default:
 		return ""
 	}

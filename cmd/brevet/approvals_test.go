@@ -124,7 +124,7 @@ func (s *session) breakGlass(t *testing.T, alice, carol []string) {
 	brevet(t, carol, "approvals", "break-glass", id, "--note", "nobody answers").want(t, 1, "confirmation requires a terminal")
 	brevet(t, carol, "approvals", "break-glass", id, "--note", " ", "--yes").want(t, 1, "Note required")
 	brevet(t, alice, "approvals", "break-glass", id, "--note", "me too", "--yes").want(t, 1, "Not eligible to vote")
-	brevet(t, carol, "approvals", "break-glass", id, "--note", "nobody answers", "--yes").want(t, 0, "is pending; BREAK GLASS: 1 of 2 of security stand in for oncall")
+	brevet(t, carol, "approvals", "break-glass", id, "--note", "nobody answers", "--yes").want(t, 0, "is pending; BREAK GLASS: 1 of 2 of security have voted in place of oncall")
 	watch.waitFor(t, watch.out, "BREAK GLASS")
 	watch.signal(t, syscall.SIGTERM)
 	watch.finish(t).want(t, 0)

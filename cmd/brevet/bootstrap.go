@@ -25,7 +25,7 @@ type BootstrapCmd struct {
 	VaultCAFile     string `name:"vault-ca-file" help:"PEM roots for the certificate of Vault." type:"path"`
 	VaultNamespace  string `help:"Namespace in Vault."`
 	VaultTokenFile  string `help:"File with an admin token, which is used once and not stored." required:"" type:"path"`
-	VaultAppRoleDir string `name:"vault-approle-dir" help:"Folder to write role_id and secret_id to." required:"" type:"path"`
+	VaultAppRoleDir string `name:"vault-approle-dir" help:"Folder to write the broker's role_id and secret_id to." required:"" type:"path"`
 	TransitMount    string `help:"Mount of the Transit engine." default:"transit"`
 	SigningKey      string `help:"Name of the signing key." default:"brevet"`
 	KeyType         string `help:"Type of the signing key: ${enum}." enum:"ecdsa-p256,ed25519" default:"ecdsa-p256"`
@@ -40,7 +40,7 @@ func (c *BootstrapCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	if (c.AuditorUser == "") != (c.AuditorPasswordFile == "") {
-		return errors.New("--auditor-user and --auditor-password-file go together")
+		return errors.New("set --auditor-user and --auditor-password-file together")
 	}
 	if err := migrations.Up(ctx, databaseURL, con.say); err != nil {
 		return fmt.Errorf("preparing the database: %w", err)
@@ -57,7 +57,7 @@ func (c *BootstrapCmd) Run(ctx context.Context, con *console) error {
 	if err := c.vault(ctx); err != nil {
 		return fmt.Errorf("preparing Vault at %s: %w", c.VaultAddress, err)
 	}
-	con.say("Vault is ready; the broker's login is in " + c.VaultAppRoleDir)
+	con.say("Vault is ready; the broker's AppRole login is in " + c.VaultAppRoleDir)
 	return nil
 }
 

@@ -125,7 +125,7 @@ func TestBootstrapThenServe(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
 	first := p.bootstrap(t)
-	first.want(t, 0, "the database is ready", "Vault is ready; the broker's login is in "+p.path("approle"))
+	first.want(t, 0, "the database is ready", "Vault is ready; the broker's AppRole login is in "+p.path("approle"))
 	if first.out != "" {
 		t.Errorf("got %q on standard output, want nothing", first.out)
 	}
@@ -210,7 +210,7 @@ func (p *plan) serves(t *testing.T) {
 	}
 	broker.signal(t, syscall.SIGTERM)
 	broker.finish(t).want(t, 0)
-	brevet(t, nil, "ready", "--config", p.config).want(t, 1, "asking the server on "+cfg.Listen, "connection refused")
+	brevet(t, nil, "ready", "--config", p.config).want(t, 1, "checking the server on "+cfg.Listen, "connection refused")
 }
 
 // asks requests a credential from a broker with a Web PKI certificate.
@@ -307,8 +307,8 @@ func TestBootstrapSaysWhatIsWrong(t *testing.T) {
 		{"token is refused", []string{"--vault-token-file", p.write(t, "other-token", "hvs.hunter2")}, "preparing Vault"},
 		{"token is not there", []string{"--vault-token-file", "/nonexistent/token"}, "--vault-token-file: reading a secret"},
 		{"password is empty", []string{"--broker-password-file", p.write(t, "empty", "")}, "is empty"},
-		{"auditor without password", []string{"--auditor-user="}, "--auditor-user and --auditor-password-file go together"},
-		{"broker would be the owner", []string{"--broker-user", parse(t, p.db.AdminURL).User.Username()}, "the role exists and is privileged"},
+		{"auditor without password", []string{"--auditor-user="}, "set --auditor-user and --auditor-password-file together"},
+		{"broker would be the owner", []string{"--broker-user", parse(t, p.db.AdminURL).User.Username()}, "the login exists and is privileged"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := p.bootstrap(t, tc.more...)

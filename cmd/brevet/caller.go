@@ -31,8 +31,8 @@ const workloadTimeout = 10 * time.Second
 // CallerFlags say which broker to call, and how to authenticate the caller.
 type CallerFlags struct {
 	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
-	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, the broker needs a certificate of the system's roots." env:"BREVET_SERVER_ID"`
-	CAFile      string `help:"PEM roots to check the broker's certificate against, instead of the system's. Not used with --server-id." name:"ca-file" env:"BREVET_CA_FILE" type:"path"`
+	ServerID    string `help:"SPIFFE ID of the broker's SVID. Without it, the system's roots must verify the broker's certificate." env:"BREVET_SERVER_ID"`
+	CAFile      string `help:"PEM file with the roots for the broker's certificate, instead of the system's. Not used with --server-id." name:"ca-file" env:"BREVET_CA_FILE" type:"path"`
 	WorkloadAPI string `help:"Workload API socket to get the SVID from." name:"workload-api" required:"" env:"SPIFFE_ENDPOINT_SOCKET"`
 	SVID        string `help:"SPIFFE ID or hint of the SVID to use, if the Workload API offers several." name:"svid" env:"BREVET_SVID"`
 	JWT         bool   `help:"Authenticate with a JWT-SVID instead of an X.509-SVID." name:"jwt"`
@@ -44,7 +44,7 @@ func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
 	// go-spiffe would wait for a socket that does not exist yet. The user of a command wants to know at once.
 	if socket, ok := strings.CutPrefix(f.WorkloadAPI, "unix://"); ok {
 		if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, fmt.Errorf("there is no Workload API at %s: is the agent, or brevet dev, running?", f.WorkloadAPI)
+			return nil, nil, fmt.Errorf("no Workload API at %s: start the SPIFFE agent or brevet dev", f.WorkloadAPI)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
@@ -106,7 +106,7 @@ func (f CallerFlags) firstSVID(ctx context.Context, identity *client.Identity) e
 		case status.Code(err) != codes.PermissionDenied:
 			return f.noSVID(err)
 		case time.Since(began) > registeredWithin:
-			return fmt.Errorf("the Workload API at %s returned %s: no registration entry selects this process. Create an entry, or run this as a registered workload",
+			return fmt.Errorf("the Workload API at %s returned %s: no registration entry selects this process: create one, or run this command as a registered workload",
 				f.WorkloadAPI, safetext.Text(quote(status.Convert(err).Message())))
 		}
 		select {
@@ -190,8 +190,7 @@ func (f CallerFlags) serverID() (spiffeid.ID, error) {
 }
 
 func (f CallerFlags) noSVID(err error) error {
-	return fmt.Errorf("the Workload API at %s gave no SVID within %s: is the agent running, and is this workload registered? %w",
-		f.WorkloadAPI, workloadTimeout, err)
+	return fmt.Errorf("no SVID from the Workload API at %s: check that the agent runs, and that a registration entry selects this process: %w", f.WorkloadAPI, err)
 }
 
 // hint adds advice if the Web PKI does not verify the broker's certificate.
@@ -225,7 +224,7 @@ func explain(con *console, err error, task string) error {
 		{"field", problem.Field},
 		{"why", problem.Explanation},
 		{"decided by", strings.Join(problem.Policies, ", ")},
-		{"ask them", problem.Approvers},
+		{"approvers", problem.Approvers},
 		{"record", problem.ID},
 		{"request", problem.RequestID},
 	} {

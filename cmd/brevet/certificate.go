@@ -162,7 +162,7 @@ func (c *certificateFiles) read(ctx context.Context) error {
 			return err
 		}
 		if now := time.Now(); now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
-			return fmt.Errorf("the certificate is good from %s until %s", leaf.NotBefore, leaf.NotAfter)
+			return fmt.Errorf("the certificate is valid only from %s until %s", leaf.NotBefore, leaf.NotAfter)
 		}
 		c.log.InfoContext(ctx, "serving with a new certificate", "file", c.cert, "until", leaf.NotAfter)
 	}

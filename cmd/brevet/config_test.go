@@ -100,7 +100,7 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"auditor that is no SPIFFE ID", "spiffe://acme.example/ops/auditor", "ops/auditor", "auditors: \"ops/auditor\" is not a SPIFFE ID"},
 		{"admin that is no SPIFFE ID", "spiffe://acme.example/ops/admin", "https://acme.example", "admins: \"https://acme.example\" is not a SPIFFE ID"},
 		{"orchestrator that is no SPIFFE ID", "spiffe://acme.example/runtime", "spiffe://acme.example", "orchestrators: \"spiffe://acme.example\" is not a SPIFFE ID"},
-		{"limit of another trust domain", "'spiffe://acme.example/ops/admin'", "{id: 'spiffe://acme.example/ops/admin', within: ['spiffe://other.example/research']}", "admins: spiffe://acme.example/ops/admin: within \"spiffe://other.example/research\": it is not in the trust domain"},
+		{"limit of another trust domain", "'spiffe://acme.example/ops/admin'", "{id: 'spiffe://acme.example/ops/admin', within: ['spiffe://other.example/research']}", "admins: spiffe://acme.example/ops/admin: within \"spiffe://other.example/research\": not in the trust domain"},
 		{"limit that is no SPIFFE ID", "'spiffe://acme.example/ops/admin'", "{id: 'spiffe://acme.example/ops/admin', within: [/research]}", "within \"/research\""},
 		{"limit with a pattern", "'spiffe://acme.example/ops/admin'", "{id: 'spiffe://acme.example/ops/admin', within: ['spiffe://acme.example/*']}", "within \"spiffe://acme.example/*\""},
 		{"limit left empty", "'spiffe://acme.example/ops/admin'", "{id: 'spiffe://acme.example/ops/admin', within: []}", "within is empty"},

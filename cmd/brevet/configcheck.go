@@ -32,11 +32,11 @@ func (c *Config) check() error {
 		errs = append(errs, fmt.Errorf("lame_duck: %s is not between 0s and %s", spell(c.LameDuck), spell(longestLameDuck)))
 	}
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
-		errs = append(errs, errors.New("tls: cert_file and key_file go together"))
+		errs = append(errs, errors.New("tls: set cert_file and key_file together"))
 	}
 	for _, key := range c.FormerLedgerKeys {
 		if _, err := signednote.NewVerifier(key); err != nil {
-			errs = append(errs, fmt.Errorf("former_ledger_keys: %q is not a public key as brevet audit keys prints it", key))
+			errs = append(errs, fmt.Errorf("former_ledger_keys: %q is not a public key of a log: use the output of brevet audit keys", key))
 		}
 	}
 	if c.MetricsListen != "" {

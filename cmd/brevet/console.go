@@ -25,7 +25,7 @@ func (c *ConsoleConfig) check() error {
 		errs = append(errs, fmt.Errorf("console.url: %w", err))
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {
-		errs = append(errs, errors.New("console: cert_file and key_file go together"))
+		errs = append(errs, errors.New("console: set cert_file and key_file together"))
 	}
 	if c.CertFile == "" && !onLoopback(c.Listen) {
 		errs = append(errs, errors.New("console.cert_file: required unless listen is a loopback address, to protect session cookies"))

@@ -91,8 +91,8 @@ func (d *deployment) badStarts(t *testing.T) {
 			login := *c.Vault.AppRole
 			login.SecretIDFile = write("secret_id", "hunter2")
 			c.Vault.AppRole = &login
-		}, []string{"opening Vault at", "`brevet bootstrap` makes"}},
-		{"key is not there", func(c *Config) { c.Vault.SigningKey = "other" }, []string{`key "other"`, "`brevet bootstrap` makes"}},
+		}, []string{"opening Vault at", "brevet bootstrap creates"}},
+		{"key is not there", func(c *Config) { c.Vault.SigningKey = "other" }, []string{`key "other"`, "brevet bootstrap creates"}},
 		{"address is taken", func(*Config) {}, []string{"listening on " + d.cfg.Listen, "address already in use"}},
 		{"lame duck", func(c *Config) { c.LameDuck = time.Hour }, []string{"lame_duck: 1h is not between 0s and 5m"}},
 		{"level of the log", func(c *Config) { c.Log.Level = "loud" }, []string{`log.level: "loud" is none of debug, info, warn, error`}},
@@ -257,7 +257,7 @@ func (d *deployment) brokerKilled(t *testing.T) {
 		t.Errorf("got %q from a server that is dead", got.out)
 	}
 	release()
-	brevet(t, nil, "ready", "--config", d.config).want(t, 1, "asking the server on "+d.cfg.Listen)
+	brevet(t, nil, "ready", "--config", d.config).want(t, 1, "checking the server on "+d.cfg.Listen)
 	d.serve(t)
 	d.request(t, "t-broker-back").want(t, 0)
 	if got := d.records(t, "t-broker-killed"); len(got) != 1 {

@@ -168,8 +168,8 @@ func TestCallerIsToldWhatTheAgentSays(t *testing.T) {
 
 func TestMissingFlagsNameTheirVariables(t *testing.T) {
 	t.Parallel()
-	brevet(t, nil, "request", "github.issues.read").want(t, 2, "missing flags", "--workload-api may come from the variable SPIFFE_ENDPOINT_SOCKET",
-		"--server may come from the variable BREVET_SERVER")
+	brevet(t, nil, "request", "github.issues.read").want(t, 2, "missing flags", "--workload-api can also be set by the variable SPIFFE_ENDPOINT_SOCKET",
+		"--server can also be set by the variable BREVET_SERVER")
 }
 
 // TestAudienceOfAServerWithASlash checks that the audience has no slash at its end, although people may write one after the

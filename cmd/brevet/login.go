@@ -39,7 +39,7 @@ var errLoginEnded = errors.New("you are not logged in, or your login has expired
 type LoginCmd struct {
 	Issuer   string   `help:"Issuer of your OpenID Connect provider." required:"" env:"BREVET_OIDC_ISSUER"`
 	ClientID string   `help:"OAuth client whose ID tokens the broker accepts." name:"client-id" required:"" env:"BREVET_OIDC_CLIENT_ID"`
-	Scopes   []string `help:"Scopes to request from the provider. Default: openid, profile, groups and offline_access, as far as it supports them." name:"oidc-scopes"`
+	Scopes   []string `help:"Scopes to request from the provider. Default: openid, and those of profile, groups and offline_access that it supports." name:"oidc-scopes"`
 }
 
 // Run runs the device flow: the browser may be on another machine.
@@ -85,7 +85,7 @@ func (c *LoginCmd) logIn(ctx context.Context, con *console, agree func(context.C
 		return err
 	}
 	if err := l.write(); err != nil {
-		return fmt.Errorf("keeping the login: %w", err)
+		return fmt.Errorf("storing the login: %w", err)
 	}
 	return l.print(con)
 }
@@ -189,7 +189,7 @@ func (l login) print(con *console) error {
 	}
 	until := l.Expires.Local().Format(time.DateTime)
 	if l.renewable() {
-		until += ", and renewed by itself"
+		until += ", renewed automatically"
 	}
 	_, err := fmt.Fprintf(con.out, "%-8s %s\n%-8s %s\n%-8s %s\n%-8s %s\n",
 		"name", safetext.Text(l.Name), "id", safetext.Text(l.ID), "groups", orDash(strings.Join(l.Groups, ", ")), "until", until)
@@ -205,7 +205,7 @@ func (l login) facts() map[string]any {
 func loginFile() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return "", fmt.Errorf("looking for a place to keep the login: %w", err)
+		return "", fmt.Errorf("finding the folder for the login: %w", err)
 	}
 	return filepath.Join(dir, "brevet", "login.json"), nil
 }
@@ -222,7 +222,7 @@ func readLogin() (login, error) {
 	case err != nil:
 		return login{}, fmt.Errorf("reading the login: %w", err)
 	case info.Mode().Perm()&0o077 != 0:
-		return login{}, fmt.Errorf("others can read %s: run brevet login again", path)
+		return login{}, fmt.Errorf("other users can read %s: run brevet login again", path)
 	}
 	text, err := readSecretFile(path)
 	if err != nil {
@@ -275,14 +275,14 @@ func findProvider(ctx context.Context, issuer, clientID string) (*provider, erro
 	case err != nil && ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err != nil:
-		return nil, fmt.Errorf("asking the provider %s: %s", safetext.Text(issuer), quoteProvider(err.Error()))
+		return nil, fmt.Errorf("reading the configuration of the provider %s: %s", safetext.Text(issuer), quoteProvider(err.Error()))
 	}
 	var document struct {
 		Scopes     []string `json:"scopes_supported"`
 		Revocation string   `json:"revocation_endpoint"`
 	}
 	if err := found.Claims(&document); err != nil {
-		return nil, fmt.Errorf("asking the provider %s: %s", safetext.Text(issuer), quoteProvider(err.Error()))
+		return nil, fmt.Errorf("reading the configuration of the provider %s: %s", safetext.Text(issuer), quoteProvider(err.Error()))
 	}
 	p.flows = oauth2.Config{ClientID: clientID, Endpoint: found.Endpoint(), Scopes: []string{oidc.ScopeOpenID}}
 	p.flows.Endpoint.AuthStyle = oauth2.AuthStyleInParams // the client has no secret
@@ -298,7 +298,7 @@ func findProvider(ctx context.Context, issuer, clientID string) (*provider, erro
 // checkEndpoints returns an error if tokens would be sent in the clear to another machine, or if there is no device flow.
 func (p *provider) checkEndpoints() error {
 	if p.flows.Endpoint.DeviceAuthURL == "" {
-		return errors.New("the provider does not support the device flow for this client: enable it")
+		return errors.New("the provider does not support the device flow: enable it for this client")
 	}
 	issuer, err := url.Parse(p.issuer)
 	if err != nil {
@@ -321,11 +321,11 @@ func (p *provider) checkEndpoints() error {
 func (p *provider) login(ctx context.Context, tokens *oauth2.Token) (login, error) {
 	raw, _ := tokens.Extra("id_token").(string)
 	if raw == "" {
-		return login{}, errors.New("the provider gave no ID token: is openid among the scopes?")
+		return login{}, errors.New("the provider returned no ID token: add openid to --oidc-scopes")
 	}
 	person, err := p.verifier.Identify(ctx, raw)
 	if err != nil {
-		return login{}, fmt.Errorf("checking the provider's ID token: %w (%s)", err, refusal.Reason(err))
+		return login{}, fmt.Errorf("verifying the provider's ID token: %w (%s)", err, refusal.Reason(err))
 	}
 	return login{
 		Issuer: p.issuer, ClientID: p.flows.ClientID, ID: person.ID(), Name: person.Name(), Groups: person.Groups(),
@@ -347,7 +347,7 @@ func (l login) renew(ctx context.Context) (login, error) {
 		return login{}, errLoginEnded
 	}
 	if err != nil {
-		return login{}, fmt.Errorf("renewing: %w", loginFailed(err))
+		return login{}, fmt.Errorf("renewing the login: %w", loginFailed(err))
 	}
 	renewed, err := p.login(ctx, tokens)
 	if err == nil && renewed.ID != l.ID {
@@ -378,7 +378,7 @@ func (l login) revoke(ctx context.Context) error {
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("it answered %d", resp.StatusCode)
+		return fmt.Errorf("the provider returned status %d", resp.StatusCode)
 	}
 	return nil
 }

@@ -273,7 +273,7 @@ func TestLoginRefusesProviders(t *testing.T) {
 		"tokens in clear":                  {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS/d","token_endpoint":"http://evil.test/token"}`, "not https"},
 		"device in clear":                  {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"http://evil.test/","token_endpoint":"%ISS/token"}`, "not https"},
 		"revoked in clear":                 {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS/d","token_endpoint":"%ISS/t","revocation_endpoint":"http://evil.test/"}`, "not https"},
-		"no document":                      {issuer, strings.Repeat("\x1b[2J\n", 1000), "asking the provider"},
+		"no document":                      {issuer, strings.Repeat("\x1b[2J\n", 1000), "reading the configuration of the provider"},
 		"host with a suffix":               {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS.evil.test/d","token_endpoint":"%ISS/t"}`, "not https"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -331,7 +331,7 @@ func TestLoginsThatAreNoGood(t *testing.T) {
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	use("others can read")
+	use("other users can read")
 	over := good
 	over.Expires = time.Now().Add(-time.Second)
 	if err := over.write(); err != nil {
@@ -346,7 +346,7 @@ func TestLoginsThatAreNoGood(t *testing.T) {
 	if err := over.write(); err != nil {
 		t.Fatal(err)
 	}
-	use("asking the provider")
+	use("reading the configuration of the provider")
 	near := over
 	near.Expires = time.Now().Add(30 * time.Second)
 	if err := near.write(); err != nil {
@@ -367,8 +367,8 @@ func TestLoginsThatAreNoGood(t *testing.T) {
 	if err := near.write(); err != nil {
 		t.Fatal(err)
 	}
-	if err := new(LogoutCmd).Run(t.Context(), &console{out: &out, err: &news}); err != nil || !strings.Contains(news.String(), "the provider was not told") || exists(path) {
-		t.Errorf("got %q and %v with the provider away, want that it was not told", news.String(), err)
+	if err := new(LogoutCmd).Run(t.Context(), &console{out: &out, err: &news}); err != nil || !strings.Contains(news.String(), "not revoked at the provider") || exists(path) {
+		t.Errorf("got %q and %v with the provider away, want that the token was not revoked", news.String(), err)
 	}
 }
 

@@ -19,11 +19,11 @@ func (*LogoutCmd) Run(ctx context.Context, con *console) error {
 	}
 	path, pathErr := loginFile()
 	if removeErr := errors.Join(pathErr, os.Remove(path)); removeErr != nil {
-		return fmt.Errorf("forgetting the login: %w", removeErr)
+		return fmt.Errorf("deleting the login: %w", removeErr)
 	}
 	if err == nil { // otherwise the stored login could not be read
 		if err := l.revoke(ctx); err != nil {
-			con.say("the provider was not told: " + quoteProvider(err.Error()))
+			con.say("the refresh token was not revoked at the provider: " + quoteProvider(err.Error()))
 		}
 	}
 	return printLogout(con, "logged out")

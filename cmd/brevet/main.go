@@ -45,7 +45,7 @@ type CLI struct {
 
 	Serve     ServeCmd     `cmd:"" group:"operator" help:"Run the broker."`
 	Ready     ReadyCmd     `cmd:"" group:"operator" help:"Check whether the broker on this machine is ready, for health checks."`
-	Probe     ProbeCmd     `cmd:"" group:"operator" help:"Check a running deployment for calls that must fail and one that must succeed, for cron and alerts."`
+	Probe     ProbeCmd     `cmd:"" group:"operator" help:"Check that a running deployment refuses what it must refuse and issues what it must issue, for cron and alerts."`
 	Bootstrap BootstrapCmd `cmd:"" group:"operator" help:"Prepare PostgreSQL and Vault for a deployment, with least privilege."`
 	Migrate   MigrateCmd   `cmd:"" group:"operator" help:"Migrate the database schema, or show its version."`
 	Ledger    LedgerCmd    `cmd:"" group:"operator" help:"Maintain the ledger."`
@@ -117,7 +117,7 @@ func missingVariables(err error) string {
 	for _, group := range parse.Context.Flags() {
 		for _, env := range group.Envs {
 			if group.Required && strings.Contains(err.Error(), "--"+group.Name+"=") {
-				fmt.Fprintf(&hints, "  --%s may come from the variable %s\n", group.Name, env)
+				fmt.Fprintf(&hints, "  --%s can also be set by the variable %s\n", group.Name, env)
 			}
 		}
 	}

@@ -71,7 +71,7 @@ func renewOnce(ctx context.Context, l login) (login, error) {
 		renewed.refreshToken = l.refreshToken
 	}
 	if err := renewed.write(); err != nil {
-		return l, fmt.Errorf("keeping the login: %w", err)
+		return l, fmt.Errorf("storing the login: %w", err)
 	}
 	return renewed, nil
 }
@@ -79,7 +79,7 @@ func renewOnce(ctx context.Context, l login) (login, error) {
 // PersonFlags say which broker to call as the logged-in person, and how to verify the broker.
 type PersonFlags struct {
 	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
-	ServerID    string `help:"SPIFFE ID that the broker must prove. Without it, the broker needs a certificate of the system's roots." env:"BREVET_SERVER_ID"`
+	ServerID    string `help:"SPIFFE ID of the broker's SVID. Without it, the system's roots must verify the broker's certificate." env:"BREVET_SERVER_ID"`
 	CAFile      string `help:"PEM file with the roots for the broker's certificate, instead of the system's." name:"ca-file" env:"BREVET_CA_FILE"`
 	WorkloadAPI string `help:"Workload API socket with the broker's authorities, for --server-id without --ca-file." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
 }
@@ -152,7 +152,7 @@ func (f PersonFlags) spiffeServer(ctx context.Context) (client.Option, func(), e
 	defer cancel()
 	source, err := workloadapi.NewBundleSource(ctx, workloadapi.WithClientOptions(workloadapi.WithAddr(f.WorkloadAPI)))
 	if err != nil {
-		return nil, nil, fmt.Errorf("the Workload API at %s gave no bundle: %w", f.WorkloadAPI, err)
+		return nil, nil, fmt.Errorf("no bundle from the Workload API at %s: %w", f.WorkloadAPI, err)
 	}
 	return client.WithServer(source, tlsconfig.AuthorizeID(id)), func() { _ = source.Close() }, nil
 }

@@ -30,7 +30,7 @@ func (c *ReadyCmd) Run(ctx context.Context, con *console) error {
 	}
 	health, err := askReady(ctx, cfg)
 	if err != nil {
-		return fmt.Errorf("asking the server on %s: %w", cfg.Listen, err)
+		return fmt.Errorf("checking the server on %s: %w", cfg.Listen, err)
 	}
 	if con.json {
 		if err := con.encode(health); err != nil {
@@ -77,7 +77,7 @@ func askReady(ctx context.Context, cfg Config) (openapi.Health, error) {
 	defer func() { _ = resp.Body.Close() }()
 	var health openapi.Health
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&health); err != nil {
-		return openapi.Health{}, fmt.Errorf("the answer, %s, is not one of Brevet: %w", resp.Status, err)
+		return openapi.Health{}, fmt.Errorf("the response (%s) is not a health report of Brevet: %w", resp.Status, err)
 	}
 	return health, nil
 }

@@ -29,7 +29,7 @@ type RequestCmd struct {
 	Key    string        `help:"Idempotency key: repeated requests with the same key issue one credential." name:"idempotency-key"`
 	CSR    string        `help:"File with a certificate signing request in PEM, for scopes that certify your own key." name:"csr" type:"existingfile"`
 	Wait   bool          `help:"If approval is required, wait for it and then print the credential."`
-	Person string        `help:"File with an ID token of the person on whose behalf you ask." name:"on-behalf-of-file"`
+	Person string        `help:"File with an ID token of the person on whose behalf the sandbox makes the request." name:"on-behalf-of-file"`
 	Public string        `help:"File with a public key as OpenSSH writes it, for scopes that certify your own key." name:"public-key" type:"existingfile"`
 }
 
@@ -64,7 +64,7 @@ func readKeyFile(path string) (string, error) {
 	case len(data) > maxKeyFile:
 		return "", fmt.Errorf("%s is larger than %d bytes", path, maxKeyFile)
 	case strings.Contains(string(data), "PRIVATE KEY"):
-		return "", fmt.Errorf("%s holds a private key, which must stay private: name the file with the public key", path)
+		return "", fmt.Errorf("%s holds a private key, which must stay private: use the file with the public key", path)
 	}
 	return string(data), nil
 }
@@ -138,7 +138,7 @@ func (c *RequestCmd) wait(ctx context.Context, con *console, broker *client.Clie
 // WithdrawCmd is `brevet withdraw`.
 type WithdrawCmd struct {
 	CallerFlags
-	ID string `arg:"" help:"The request."`
+	ID string `arg:"" help:"ID of the request."`
 }
 
 // Run withdraws the request.

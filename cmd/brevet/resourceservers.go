@@ -15,7 +15,7 @@ func (c ResourceServerConfig) open() (httpapi.ResourceServer, error) {
 		return httpapi.ResourceServer{}, fmt.Errorf("%q is not a SPIFFE ID: %w", c.ID, err)
 	}
 	if len(c.Audiences) == 0 || slices.Contains(c.Audiences, "") {
-		return httpapi.ResourceServer{}, fmt.Errorf("%s: audiences is empty, or has an empty one: name those that scopes have", c.ID)
+		return httpapi.ResourceServer{}, fmt.Errorf("%s: audiences is empty, or has an empty entry: list the audiences of scopes", c.ID)
 	}
 	return httpapi.ResourceServer{ID: id, Audiences: c.Audiences}, nil
 }
@@ -26,7 +26,7 @@ func (c *Config) checkResourceServers() error {
 	for _, rs := range c.ResourceServers {
 		_, err := rs.open()
 		if err == nil && seen[rs.ID] {
-			err = fmt.Errorf("%s is listed twice: put its audiences into one list", rs.ID)
+			err = fmt.Errorf("%s is listed twice: merge its audiences into one list", rs.ID)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("resource_servers: %w", err))

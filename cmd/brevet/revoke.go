@@ -11,7 +11,7 @@ import (
 // ReleaseCmd is `brevet release`.
 type ReleaseCmd struct {
 	CallerFlags
-	ID string `arg:"" help:"The issuance, as brevet request named it."`
+	ID string `arg:"" help:"ID of the issuance, as brevet request printed it."`
 }
 
 // Run releases one credential of the sandbox in which this command runs.
@@ -39,7 +39,7 @@ func (c *RevokeCmd) Run(ctx context.Context, con *console) error {
 		Scope: c.Scope, Catalogue: c.Catalogue,
 	}
 	if which == (client.Selection{}) {
-		return errors.New("set at least one of --id, --task, --spiffe-id, --prefix, --trust-domain, --scope and --catalogue; all that you set must match")
+		return errors.New("no credentials selected: set at least one of --id, --task, --spiffe-id, --prefix, --trust-domain, --scope and --catalogue; a credential must match all that you set")
 	}
 	return order(ctx, con, c.OfficialFlags, func(broker *client.Client) (openapi.Receipt, error) {
 		return broker.Revoke(ctx, which, c.Reason)

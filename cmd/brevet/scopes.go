@@ -35,11 +35,11 @@ func (c *ScopesCmd) Run(ctx context.Context, con *console) error {
 		return nil
 	}
 	if len(list.Scopes) == 0 {
-		_, err := fmt.Fprintln(con.out, "this sandbox may request no scopes")
+		_, err := fmt.Fprintln(con.out, "this sandbox may not request any scope")
 		return err
 	}
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "SCOPE\tAUTHORITY\tPARAMETERS\tTTL\tPEOPLE\tCREDENTIAL\tTITLE")
+	fmt.Fprintln(table, "SCOPE\tAUTHORITY\tPARAMETERS\tTTL\tAPPROVAL\tCREDENTIAL\tTITLE")
 	for _, scope := range list.Scopes {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", safetext.Text(scope.Name), safetext.Text(scope.Authority), paramsLine(scope.Params),
 			ttlRange(seconds(scope.TTLDefault), seconds(scope.TTLMax)), safetext.Text(string(scope.Approval)),

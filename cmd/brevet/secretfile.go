@@ -16,7 +16,7 @@ func readSecretFile(path string) (string, error) {
 		return "", fmt.Errorf("reading a secret: %w", err)
 	}
 	if len(data) > maxSecretFile {
-		return "", fmt.Errorf("%s is larger than 64 KiB: that is not a secret", path)
+		return "", fmt.Errorf("%s is larger than 64 KiB, so it is not a secret", path)
 	}
 	secret := strings.TrimRight(string(data), "\r\n")
 	if secret == "" {

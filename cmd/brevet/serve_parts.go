@@ -87,7 +87,7 @@ func (s *service) openCatalogue(ctx context.Context, folder string, book *ledger
 	}
 	catalogue, err := broker.OpenCatalogue(ctx, book, files, time.Now(), s.log)
 	if err != nil {
-		return nil, fmt.Errorf("opening the catalogue, configured to begin with %s: %w", folder, err)
+		return nil, fmt.Errorf("opening the catalogue (first loaded from %s): %w", folder, err)
 	}
 	s.log.InfoContext(ctx, "catalogue loaded", "digest", catalogue.Digest(), "scopes", len(catalogue.Scopes()))
 	return catalogue, nil
@@ -110,12 +110,12 @@ func (s *service) openMinter(ctx context.Context, all Config) (*mint.Minter, not
 		Now: time.Now, Log: s.log,
 	})
 	if err != nil {
-		return nil, notary{}, fmt.Errorf("opening Vault at %s, whose login and key %q `brevet bootstrap` makes: %w", cfg.Address, cfg.SigningKey, err)
+		return nil, notary{}, fmt.Errorf("opening Vault at %s (brevet bootstrap creates the login and the key %q): %w", cfg.Address, cfg.SigningKey, err)
 	}
 	s.tasks.Go(func() error { return ended(ctx, minter.Run(ctx)) })
 	logKey, err := minter.LogKey(ctx, all.LedgerName)
 	if err != nil {
-		return nil, notary{}, fmt.Errorf("opening the key that signs checkpoints, which `brevet bootstrap` makes when it is run again: %w", err)
+		return nil, notary{}, fmt.Errorf("opening the key that signs checkpoints (run brevet bootstrap again to create it): %w", err)
 	}
 	return minter, notary{logKey, all.FormerLedgerKeys}, nil
 }

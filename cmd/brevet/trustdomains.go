@@ -74,7 +74,7 @@ func (w *WorkloadRoleConfig) UnmarshalYAML(n *yaml.Node) error {
 		return err
 	}
 	if len(w.Within) == 0 {
-		return fmt.Errorf("%q: within is empty: write the SPIFFE ID by itself for all of the trust domain", w.ID)
+		return fmt.Errorf("%q: within is empty: list SPIFFE IDs in it, or write only the SPIFFE ID for the whole trust domain", w.ID)
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func (w WorkloadRoleConfig) role(trustDomain string) (httpapi.Role, error) {
 			return httpapi.Role{}, fmt.Errorf("%s: within %q: %w", w.ID, prefix, err)
 		}
 		if !limit.MemberOf(td) {
-			return httpapi.Role{}, fmt.Errorf("%s: within %q: it is not in the trust domain", w.ID, prefix)
+			return httpapi.Role{}, fmt.Errorf("%s: within %q: not in the trust domain", w.ID, prefix)
 		}
 		role.Within = append(role.Within, limit)
 	}

@@ -19,7 +19,7 @@ import (
 // voteCommand holds the flags of both verdicts.
 type voteCommand struct {
 	PersonFlags
-	IDs  []string `arg:"" name:"id" help:"The requests."`
+	IDs  []string `arg:"" name:"id" help:"IDs of the requests."`
 	Like bool     `help:"Also vote on identical pending requests of sibling sandboxes."`
 	Note string   `help:"Reason for the record, in one sentence."`
 	Yes  bool     `help:"Do not ask for confirmation." short:"y"`
@@ -50,7 +50,7 @@ func (c *ApprovalsDenyCmd) Run(ctx context.Context, con *console) error {
 // ApprovalsBreakCmd is `brevet approvals break-glass`.
 type ApprovalsBreakCmd struct {
 	PersonFlags
-	ID   string `arg:"" help:"The request."`
+	ID   string `arg:"" help:"ID of the request."`
 	Note string `help:"Reason why the request cannot wait for the group." required:""`
 	Yes  bool   `help:"Do not ask for confirmation." short:"y"`
 }
@@ -150,7 +150,7 @@ func printVoted(con *console, after openapi.ApprovalCase) error {
 		return con.encode(after)
 	}
 	if after.Approval.Broken {
-		_, err := fmt.Fprintf(con.out, "%s is %s; BREAK GLASS: %d of %d of %s stand in for %s\n", safetext.Text(after.ID), after.Status,
+		_, err := fmt.Fprintf(con.out, "%s is %s; BREAK GLASS: %d of %d of %s have voted in place of %s\n", safetext.Text(after.ID), after.Status,
 			brokenBy(after), scopes.BreakGlassQuorum, safetext.Text(after.Approval.BreakGlass), safetext.Text(after.Approval.Group))
 		return err
 	}
