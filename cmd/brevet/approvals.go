@@ -56,12 +56,7 @@ func (c *ApprovalsListCmd) Run(ctx context.Context, con *console) error {
 // hidden behind one without break-glass.
 func printApprovals(con *console, list []openapi.ApprovalCase) error {
 	if con.json {
-		for _, one := range list {
-			if err := con.encode(one); err != nil {
-				return err
-			}
-		}
-		return nil
+		return encodeAll(con, list)
 	}
 	if len(list) == 0 {
 		_, err := fmt.Fprintln(con.out, "no pending approvals")

@@ -112,12 +112,7 @@ func collect(ctx context.Context, broker *client.Client, f client.Filter, limit 
 
 func printRecords(con *console, records []openapi.Issuance) error {
 	if con.json {
-		for _, record := range records {
-			if err := con.encode(record); err != nil {
-				return err
-			}
-		}
-		return nil
+		return encodeAll(con, records)
 	}
 	if len(records) == 0 {
 		_, err := fmt.Fprintln(con.out, "no matching records visible to you")

@@ -22,7 +22,7 @@ type BootstrapCmd struct {
 	AuditorPasswordFile string `help:"File that holds the auditors' database password." type:"path"`
 
 	VaultAddress    string `help:"URL of Vault or OpenBao." required:""`
-	VaultCAFile     string `name:"vault-ca-file" help:"PEM roots for the certificate of Vault." type:"path"`
+	VaultCAFile     string `name:"vault-ca-file" help:"PEM file with the roots for Vault's certificate." type:"path"`
 	VaultNamespace  string `help:"Namespace in Vault."`
 	VaultTokenFile  string `help:"File with an admin token, which is used once and not stored." required:"" type:"path"`
 	VaultAppRoleDir string `name:"vault-approle-dir" help:"Folder to write the broker's role_id and secret_id to." required:"" type:"path"`

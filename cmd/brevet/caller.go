@@ -41,11 +41,8 @@ type CallerFlags struct {
 
 // open returns a client and a function that closes it.
 func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
-	// go-spiffe would wait for a socket that does not exist yet. The user of a command wants to know at once.
-	if socket, ok := strings.CutPrefix(f.WorkloadAPI, "unix://"); ok {
-		if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, fmt.Errorf("no Workload API at %s: start the SPIFFE agent or brevet dev", f.WorkloadAPI)
-		}
+	if err := checkSocket(f.WorkloadAPI); err != nil {
+		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
 	defer cancel()
@@ -78,6 +75,19 @@ func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
 	}
 	closers = append(closers, c.Close)
 	return c, closeAll, nil
+}
+
+// checkSocket returns an error if the Workload API's socket does not exist. go-spiffe would wait for it, but the user of a
+// command wants to know at once.
+func checkSocket(workloadAPI string) error {
+	socket, ok := strings.CutPrefix(workloadAPI, "unix://")
+	if !ok {
+		return nil
+	}
+	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("no Workload API at %s: start the SPIFFE agent or brevet dev", workloadAPI)
+	}
+	return nil
 }
 
 // withOption adds to a [client.IdentityError] the option that chooses an SVID, if there are SVIDs to choose from.
@@ -170,13 +180,9 @@ func (f CallerFlags) roots() (*x509.CertPool, error) {
 	if f.CAFile == "" || f.ServerID != "" {
 		return nil, nil //nolint:nilnil // the system's
 	}
-	text, err := os.ReadFile(f.CAFile)
+	roots, err := readRoots(f.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("--ca-file: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("--ca-file: %s has no PEM certificate", f.CAFile)
 	}
 	return roots, nil
 }

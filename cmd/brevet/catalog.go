@@ -15,15 +15,15 @@ import (
 // CatalogCmd is `brevet catalog`.
 type CatalogCmd struct {
 	Check    CatalogCheckCmd    `cmd:"" help:"Check a folder of scopes and policies as the server does."`
-	Test     CatalogTestCmd     `cmd:"" help:"Test a folder against its example requests."`
-	Plan     CatalogPlanCmd     `cmd:"" help:"Show the changes of a folder: scopes and policies by name, and whether reach widens."`
+	Test     CatalogTestCmd     `cmd:"" help:"Decide the example requests in a folder and compare the results with the expected ones."`
+	Plan     CatalogPlanCmd     `cmd:"" help:"Show which scopes and policies a folder changes, and whether it widens reach."`
 	Apply    CatalogApplyCmd    `cmd:"" help:"Apply the catalogue in a folder to the server."`
 	History  CatalogHistoryCmd  `cmd:"" help:"List the catalogue versions on the server, newest first."`
 	Rollback CatalogRollbackCmd `cmd:"" help:"Apply an earlier catalogue again."`
 	Approve  CatalogApproveCmd  `cmd:"" help:"Approve a catalogue that another admin proposed."`
 	Reject   CatalogRejectCmd   `cmd:"" help:"Reject a proposed catalogue."`
-	Replay   CatalogReplayCmd   `cmd:"" help:"Replay recent decisions with a folder and show the changes."`
-	Explain  CatalogExplainCmd  `cmd:"" help:"Explain the decision on one request by a folder."`
+	Replay   CatalogReplayCmd   `cmd:"" help:"Decide recent requests again with a folder and show which decisions change."`
+	Explain  CatalogExplainCmd  `cmd:"" help:"Decide one request with a folder and explain the decision."`
 	Schema   CatalogSchemaCmd   `cmd:"" help:"Print a schema for editors and policy authors."`
 }
 

@@ -52,13 +52,7 @@ func printReplay(con *console, r replayReport) error {
 		_, err := fmt.Fprintf(con.out, "No decisions since %s.\n", since)
 		return err
 	}
-	bold := func(text string) string {
-		if !colourful(con.out) {
-			return text
-		}
-		return "\x1b[1m" + text + "\x1b[0m"
-	}
-	fmt.Fprintln(con.out, bold(fmt.Sprintf("%d of %d decisions since %s would change.", r.changed(), r.Decisions, since)))
+	fmt.Fprintln(con.out, bold(con.out, fmt.Sprintf("%d of %d decisions since %s would change.", r.changed(), r.Decisions, since)))
 	fmt.Fprintln(con.out)
 	if err := printShifts(con.out, r.Counts); err != nil {
 		return err
@@ -74,7 +68,7 @@ func printReplay(con *console, r replayReport) error {
 		{"By scope", r.Scopes, r.Unlisted.Scopes},
 		{"By sandbox and scope", r.Sandboxes, r.Unlisted.Sandboxes},
 	} {
-		fmt.Fprintf(con.out, "\n%s\n", bold(part.title))
+		fmt.Fprintf(con.out, "\n%s\n", bold(con.out, part.title))
 		if err := printGroups(con.out, part.groups); err != nil {
 			return err
 		}

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -128,8 +126,7 @@ func (c consent) ask(con *console, s swap, doing string) error {
 		return nil
 	}
 	fmt.Fprintf(con.err, "\n%s this? Type yes: ", doing)
-	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
-	if err != nil || strings.TrimSpace(line) != "yes" {
+	if !saidYes() {
 		return errors.New("not confirmed: nothing was changed")
 	}
 	return nil
@@ -199,12 +196,7 @@ func (c *CatalogHistoryCmd) Run(ctx context.Context, con *console) error {
 		return explain(con, c.hint(err), "")
 	}
 	if con.json {
-		for _, change := range changes {
-			if err := con.encode(change); err != nil {
-				return err
-			}
-		}
-		return nil
+		return encodeAll(con, changes)
 	}
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(table, "VERSION\tSTATE\tSINCE\tBY\tDECIDED BY\tREASON\tDIGEST")

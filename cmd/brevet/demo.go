@@ -129,7 +129,7 @@ func serveInBackground(ctx context.Context, local *localStack) (cfg Config, stop
 func (s *story) tell(ctx context.Context, title string, tell func(context.Context, *chapter) error) error {
 	c := &chapter{Title: title, print: func(f fact) { s.say("   %-10s %s", f.Label, f.Text) }}
 	s.chapters = append(s.chapters, c)
-	s.say("\n%s", s.bold(fmt.Sprintf("%d  %s", len(s.chapters), title)))
+	s.say("\n%s", bold(s.con.out, fmt.Sprintf("%d  %s", len(s.chapters), title)))
 	return tell(ctx, c)
 }
 
@@ -158,8 +158,9 @@ func (s *story) say(format string, args ...any) {
 	}
 }
 
-func (s *story) bold(text string) string {
-	if !colourful(s.con.out) {
+// bold returns text in bold if w is a terminal that may show it.
+func bold(w io.Writer, text string) string {
+	if !colourful(w) {
 		return text
 	}
 	return "\x1b[1m" + text + "\x1b[0m"

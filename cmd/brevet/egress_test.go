@@ -371,7 +371,7 @@ func shell(t *testing.T, script string) result {
 
 func (s *session) egressMistakes(t *testing.T) {
 	for want, flags := range map[string][]string{
-		"is not a loopback address":           {"egress", "--task", "t", "--listen", "0.0.0.0:3128"},
+		"is not a loopback address":            {"egress", "--task", "t", "--listen", "0.0.0.0:3128"},
 		"allow_private_cidrs":                  {"egress", "--task", "t", "--allow-private", "10.0.0.1"},
 		"must follow its --scope":              {"egress", "--task", "t", "--param", "a=b", "--scope", "a.b"},
 		"set --scope or --egress":              {"exec", "--", "true"},

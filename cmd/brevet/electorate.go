@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -76,13 +74,9 @@ func (p *PeopleConfig) carrier() (*http.Client, error) {
 	if p.CAFile == "" {
 		return nil, nil //nolint:nilnil // the system's roots
 	}
-	pem, err := os.ReadFile(p.CAFile)
+	roots, err := readRoots(p.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("ca_file: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("ca_file: %s holds no PEM certificate", p.CAFile)
 	}
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}, nil
 }

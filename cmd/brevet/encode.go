@@ -17,3 +17,13 @@ func (c *console) encode(v any) error {
 	_, err = fmt.Fprintln(c.out, safetext.JSON(string(data)))
 	return err
 }
+
+// encodeAll prints each item as one JSON document on one line.
+func encodeAll[T any](c *console, items []T) error {
+	for _, item := range items {
+		if err := c.encode(item); err != nil {
+			return err
+		}
+	}
+	return nil
+}

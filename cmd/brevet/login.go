@@ -101,10 +101,7 @@ func printDevice(con *console, device *oauth2.DeviceAuthResponse) error {
 	if address == "" {
 		address = device.VerificationURI
 	}
-	code := safetext.Text(device.UserCode)
-	if colourful(con.err) {
-		code = "\x1b[1m" + code + "\x1b[0m"
-	}
+	code := bold(con.err, safetext.Text(device.UserCode))
 	_, err := fmt.Fprintf(con.err, "Open this page in a browser and continue if it shows the code %s:\n\n  %s\n\n", code, safetext.Text(address))
 	return err
 }

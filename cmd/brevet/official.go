@@ -10,19 +10,18 @@ import (
 
 // OfficialFlags say which broker an admin or auditor calls, and whether as a workload or as the logged-in person.
 type OfficialFlags struct {
-	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
-	ServerID    string `help:"SPIFFE ID of the broker's SVID. Without it, the system's roots must verify the broker's certificate." env:"BREVET_SERVER_ID"`
-	WorkloadAPI string `help:"Workload API socket to get the SVID from. Without it, the command acts as the logged-in person." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
-	SVID        string `help:"SPIFFE ID or hint of the SVID to use, if the Workload API offers several." name:"svid" env:"BREVET_SVID"`
-	JWT         bool   `help:"Authenticate the workload with a JWT-SVID instead of an X.509-SVID." name:"jwt"`
-	Audience    string `help:"With --jwt: the broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
-	Person      bool   `help:"Act as the logged-in person even if there is a Workload API, which then only supplies the broker's authorities."`
-	CAFile      string `help:"PEM file with the roots for the broker's certificate, instead of the system's." name:"ca-file" env:"BREVET_CA_FILE"`
+	Server string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
+	identityFlags
 }
 
 // serverFlags are the OfficialFlags of a command that can work without a server.
 type serverFlags struct {
-	Server      string `help:"URL of the broker. Without it, the command works offline as far as possible." env:"BREVET_SERVER"`
+	Server string `help:"URL of the broker. Without it, the command works offline as far as possible." env:"BREVET_SERVER"`
+	identityFlags
+}
+
+// identityFlags say how to verify the broker, and how to authenticate the caller.
+type identityFlags struct {
 	ServerID    string `help:"SPIFFE ID of the broker's SVID. Without it, the system's roots must verify the broker's certificate." env:"BREVET_SERVER_ID"`
 	WorkloadAPI string `help:"Workload API socket to get the SVID from. Without it, the command acts as the logged-in person." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
 	SVID        string `help:"SPIFFE ID or hint of the SVID to use, if the Workload API offers several." name:"svid" env:"BREVET_SVID"`

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -113,13 +112,9 @@ func (f PersonFlags) anyone(ctx context.Context) (*client.Client, func(), error)
 		}
 		options, done = append(options, option), end
 	case f.CAFile != "":
-		pem, err := os.ReadFile(f.CAFile)
+		roots, err := readRoots(f.CAFile)
 		if err != nil {
 			return nil, nil, fmt.Errorf("--ca-file: %w", err)
-		}
-		roots := x509.NewCertPool()
-		if !roots.AppendCertsFromPEM(pem) {
-			return nil, nil, fmt.Errorf("--ca-file: there is no certificate in %s", f.CAFile)
 		}
 		cfg.HTTPClient = &http.Client{Transport: &http.Transport{
 			TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,

@@ -5,10 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
@@ -121,10 +118,8 @@ func (c *ProbeCmd) open(ctx context.Context) (*prober, func(), error) {
 	if err != nil || base.Scheme != "https" || base.Host == "" {
 		return nil, nil, errors.New("--server: must be https://host[:port]")
 	}
-	if socket, ok := strings.CutPrefix(c.WorkloadAPI, "unix://"); ok {
-		if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, fmt.Errorf("no Workload API at %s: start the SPIFFE agent", c.WorkloadAPI)
-		}
+	if err := checkSocket(c.WorkloadAPI); err != nil {
+		return nil, nil, err
 	}
 	waiting, cancel := context.WithTimeout(ctx, probeCall)
 	defer cancel()

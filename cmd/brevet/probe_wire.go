@@ -17,7 +17,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -331,14 +330,11 @@ func openPages(at, ca string) (*http.Client, error) {
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
-		pem, err := os.ReadFile(ca)
+		roots, err := readRoots(ca)
 		if err != nil {
 			return nil, fmt.Errorf("--console-ca: %w", err)
 		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--console-ca: %s holds no PEM certificate", ca)
-		}
+		cfg.RootCAs = roots
 	}
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}, CheckRedirect: followNothing}, nil
 }

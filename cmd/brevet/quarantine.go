@@ -75,12 +75,7 @@ func (c *QuarantineListCmd) Run(ctx context.Context, con *console) error {
 
 func printQuarantines(con *console, standing []openapi.Quarantine) error {
 	if con.json {
-		for _, q := range standing {
-			if err := con.encode(q); err != nil {
-				return err
-			}
-		}
-		return nil
+		return encodeAll(con, standing)
 	}
 	if len(standing) == 0 {
 		_, err := fmt.Fprintln(con.out, "no quarantined sandboxes")

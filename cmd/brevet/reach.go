@@ -38,13 +38,23 @@ func (r ReachConfig) target(url string) (safehttp.Target, error) {
 	if r.CAFile == "" {
 		return t, nil
 	}
-	pem, err := os.ReadFile(r.CAFile)
+	roots, err := readRoots(r.CAFile)
 	if err != nil {
 		return t, fmt.Errorf("ca_file: %w", err)
 	}
-	t.Roots = x509.NewCertPool()
-	if !t.Roots.AppendCertsFromPEM(pem) {
-		return t, fmt.Errorf("ca_file: %s holds no PEM certificate", r.CAFile)
-	}
+	t.Roots = roots
 	return t, nil
+}
+
+// readRoots returns the certificates in a PEM file.
+func readRoots(path string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s has no PEM certificate", path)
+	}
+	return roots, nil
 }

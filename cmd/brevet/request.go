@@ -111,10 +111,9 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 // wait shows who must approve the request, and redeems the approval.
 func (c *RequestCmd) wait(ctx context.Context, con *console, broker *client.Client, ask client.Ask, p *client.Pending) error {
 	if !con.json {
-		fmt.Fprintf(con.err, "Approval required: %d of %s%s, until %s.\n  request    %s\n",
-			p.Quorum, p.Group, standIn(p.BreakGlass), p.Expires.Local().Format(time.TimeOnly), p.ID)
+		sayPending(con, p)
 	}
-	stop := showWaiting(con, "waiting for "+p.Group, p.Expires)
+	stop := showWaiting(con, "waiting for "+safetext.Text(p.Group), p.Expires)
 	waiting, cancel := context.WithDeadline(ctx, p.Expires.Add(time.Second))
 	state, err := broker.Wait(waiting, p.ID)
 	cancel()
@@ -163,10 +162,10 @@ func printToken(con *console, token *client.Token) error {
 		return con.encode(tokenDocument(token))
 	}
 	for _, clamp := range token.Clamped {
-		fmt.Fprintf(con.err, "shortened from %s to %s by %s\n", spell(seconds(clamp.From)), spell(seconds(clamp.To)), clamp.Bound)
+		fmt.Fprintf(con.err, "shortened from %s to %s by %s\n", spell(seconds(clamp.From)), spell(seconds(clamp.To)), safetext.Text(clamp.Bound))
 	}
 	fmt.Fprintf(con.err, "%s on %s until %s, issuance %s\n",
-		token.Scope, token.Resource, token.Expires.Local().Format(time.TimeOnly), token.ID)
+		safetext.Text(token.Scope), safetext.Text(token.Resource), token.Expires.Local().Format(time.TimeOnly), safetext.Text(token.ID))
 	if token.OnBehalfOf != "" {
 		fmt.Fprintf(con.err, "on behalf of %s\n", safetext.Text(token.OnBehalfOf))
 	}
@@ -246,9 +245,14 @@ func printPending(con *console, pending *client.Pending) error {
 		}
 		return err
 	}
-	fmt.Fprintf(con.err, "Approval required: %d of %s%s, until %s.\n  request    %s\n",
-		pending.Quorum, pending.Group, standIn(pending.BreakGlass), pending.Expires.Local().Format(time.TimeOnly), pending.ID)
+	sayPending(con, pending)
 	return err
+}
+
+// sayPending says who must approve a request.
+func sayPending(con *console, p *client.Pending) {
+	fmt.Fprintf(con.err, "Approval required: %d of %s%s, until %s.\n  request    %s\n", p.Quorum, safetext.Text(p.Group),
+		safetext.Text(standIn(p.BreakGlass)), p.Expires.Local().Format(time.TimeOnly), safetext.Text(p.ID))
 }
 
 // parseParams reads name=text and name:=JSON.

@@ -27,12 +27,7 @@ func (c *ScopesCmd) Run(ctx context.Context, con *console) error {
 		return explain(con, c.hint(err), "")
 	}
 	if con.json {
-		for _, scope := range list.Scopes {
-			if err := con.encode(scope); err != nil {
-				return err
-			}
-		}
-		return nil
+		return encodeAll(con, list.Scopes)
 	}
 	if len(list.Scopes) == 0 {
 		_, err := fmt.Fprintln(con.out, "this sandbox may not request any scope")

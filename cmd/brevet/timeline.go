@@ -53,12 +53,7 @@ func (c *AuditTaskCmd) nobodys() error {
 
 func printTimeline(con *console, events []openapi.TimelineEvent) error {
 	if con.json {
-		for _, e := range events {
-			if err := con.encode(e); err != nil {
-				return err
-			}
-		}
-		return nil
+		return encodeAll(con, events)
 	}
 	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(table, "TIME\tEVENT\tSTATUS\tBY\tREQUEST\tDETAILS")

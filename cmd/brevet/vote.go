@@ -138,11 +138,16 @@ func confirm(con *console, one openapi.ApprovalCase, verdict openapi.Verdict) er
 		openapi.VerdictApprove: "Approve", openapi.VerdictDeny: "Deny",
 		openapi.VerdictBreakGlass: "Notify everybody and break glass to approve",
 	}[verdict])
-	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
-	if err != nil || strings.TrimSpace(line) != "yes" {
+	if !saidYes() {
 		return errors.New("not confirmed: no vote was sent")
 	}
 	return nil
+}
+
+// saidYes reads one line from standard input and reports whether it is "yes".
+func saidYes() bool {
+	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	return err == nil && strings.TrimSpace(line) == "yes"
 }
 
 func printVoted(con *console, after openapi.ApprovalCase) error {
