@@ -22,7 +22,7 @@ const (
 // login shows a database login that works while its task runs.
 func (s *story) login(ctx context.Context, c *chapter) error {
 	ask := client.Ask{Scope: "reports.orders.read", Task: reportTask, Reason: "weekly report"}
-	c.fact("asks", "%s for the task %s", ask.Scope, reportTask)
+	c.fact("requests", "%s for the task %s", ask.Scope, reportTask)
 	answer, err := s.cast.research.Request(ctx, ask)
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (s *story) endReport(ctx context.Context, c *chapter, token *client.Token) 
 	if _, err = s.cast.research.Request(ctx, client.Ask{Scope: "reports.orders.read", Task: reportTask}); !errors.Is(err, client.ErrTaskEnded) {
 		return fmt.Errorf("got %w for a task that has ended, want a denial", err)
 	}
-	c.fact("asks again", "denied: nothing is issued for a task that has ended")
+	c.fact("repeats", "denied: nothing is issued for a task that has ended")
 	return nil
 }
 

@@ -95,7 +95,7 @@ func (d *deployment) badStarts(t *testing.T) {
 		{"key is not there", func(c *Config) { c.Vault.SigningKey = "other" }, []string{`key "other"`, "brevet bootstrap creates"}},
 		{"address is taken", func(*Config) {}, []string{"listening on " + d.cfg.Listen, "address already in use"}},
 		{"lame duck", func(c *Config) { c.LameDuck = time.Hour }, []string{"lame_duck: 1h is not between 0s and 5m"}},
-		{"level of the log", func(c *Config) { c.Log.Level = "loud" }, []string{`log.level: "loud" is none of debug, info, warn, error`}},
+		{"level of the log", func(c *Config) { c.Log.Level = "loud" }, []string{`log.level: "loud" is invalid: use debug, info, warn or error`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -35,7 +35,7 @@ func (s *story) ask(ctx context.Context, c *chapter, ask client.Ask) (client.Ans
 	if ask.TTL > 0 {
 		line += " for " + spell(ask.TTL)
 	}
-	c.fact("asks", "%s", line)
+	c.fact("requests", "%s", line)
 	return s.cast.research.Request(ctx, ask)
 }
 

@@ -21,7 +21,7 @@ import (
 func newLogger(cfg LogConfig, w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
-		return nil, fmt.Errorf("log.level: %q is none of debug, info, warn, error", cfg.Level)
+		return nil, fmt.Errorf("log.level: %q is invalid: use debug, info, warn or error", cfg.Level)
 	}
 	options := &slog.HandlerOptions{Level: level}
 	switch cfg.Format {
@@ -30,7 +30,7 @@ func newLogger(cfg LogConfig, w io.Writer) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(w, options)), nil
 	default:
-		return nil, fmt.Errorf("log.format: %q is neither text nor json", cfg.Format)
+		return nil, fmt.Errorf("log.format: %q is invalid: use text or json", cfg.Format)
 	}
 }
 
