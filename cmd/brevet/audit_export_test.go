@@ -65,7 +65,7 @@ func (s *session) exportsToFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.issue(t, "t-export")
-	export().want(t, 0, "1 entries exported")
+	export().want(t, 0, "exported 1 entries")
 	if after := indexes(t, read(t, path), 0); after != before+1 {
 		t.Errorf("got %d entries, want %d", after, before+1)
 	}

@@ -135,7 +135,7 @@ unless { context has user && context.user.groups.contains("sre") };`
 	ask := []string{"catalog", "explain", folder, "github.issues.read", "repo=acme/api", "--as", "spiffe://acme.example/research/r-7"}
 	inProcess(t, ask...).want(t, 0, "deny: Forbidden by sre-alone.")
 	ask = append(ask, "--user", "https://idp.example#ann")
-	inProcess(t, ask...).want(t, 0, "deny: Forbidden by sre-alone.", "for whom    https://idp.example#ann")
+	inProcess(t, ask...).want(t, 0, "deny: Forbidden by sre-alone.", "on behalf of https://idp.example#ann")
 	inProcess(t, append(ask, "--user-groups", "dev,sre")...).want(t, 0, "allow: ")
 }
 

@@ -169,17 +169,17 @@ func TestLedgerPrune(t *testing.T) {
 	recent := time.Now().Add(-24 * time.Hour)
 	prune(owner, time.Now().Add(48*time.Hour)).want(t, 1, "--before: must be a date in the past")
 	prune(broker, recent).want(t, 1, "does not own the ledger's tables")
-	prune(owner, time.Now().Add(-240*time.Hour)).want(t, 0, "0 to 255", "stay: not all of its entries are that old")
-	prune(owner, recent, "--dry-run").want(t, 0, "0 to 255", "would be dropped", "256 to 511", "stay: its last entry may still come")
+	prune(owner, time.Now().Add(-240*time.Hour)).want(t, 0, "0 to 255", "kept: not all of its entries are that old")
+	prune(owner, recent, "--dry-run").want(t, 0, "0 to 255", "would be dropped", "256 to 511", "kept: its last entry may still come")
 	got := prune(owner, recent, "-o", "json")
 	got.want(t, 0)
 	if report := object(t, got.out); len(report["dropped"].([]any)) != 1 || report["stays"] == nil || report["dry_run"] != false {
 		t.Errorf("got %s", got.out)
 	}
-	prune(owner, recent).want(t, 0, "256 to 511", "stay: its last entry may still come")
+	prune(owner, recent).want(t, 0, "256 to 511", "kept: its last entry may still come")
 	auditor := "--database-url-file=" + a.write(t, "auditor-url", a.db.AuditorURL)
 	key := "--key=" + n.key
-	inProcess(t, "audit", "verify", auditor, key).want(t, 0, "The record is intact: 258 entries", "Of entries 0 to 255, 256 were dropped on ", "entry 257 says so")
+	inProcess(t, "audit", "verify", auditor, key).want(t, 0, "The record is intact: 258 entries", "Of entries 0 to 255, 256 were dropped on ", "recorded in entry 257")
 	record := filepath.Join(a.dir, "pruned.ndjson.gz")
 	inProcess(t, "audit", "snapshot", record, auditor).want(t, 0)
 	inProcess(t, "audit", "verify", "--file", record, key).want(t, 0, "The record is intact: 258 entries", "Of entries 0 to 255, 256 were dropped")
