@@ -175,7 +175,7 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 	for _, line := range [][2]string{
 		{"request", one.ID},
 		{"alert", brokenText(a, one)},
-		{"status", fmt.Sprintf("%s, %d votes, expires in %s", one.Status, one.VotesCast, left(one))},
+		{"status", fmt.Sprintf("%s, %s, expires in %s", one.Status, plural(one.VotesCast, "vote", "votes"), left(one))},
 		{"approvers", fmt.Sprintf("%d of %s", a.Quorum, a.Group) + standIn(a.BreakGlass) + signedText(a.Passkey)},
 		{"sandbox", a.SPIFFEID},
 		{"on behalf of", a.OnBehalfOf},

@@ -61,13 +61,13 @@ func (c *AuditExportCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	began := at.From
-	stop := newProgress(con.err).follow(func() string { return fmt.Sprintf("exported %d entries", at.next.Load()-began) })
+	stop := newProgress(con.err).follow(func() string { return "exported " + plural(at.next.Load()-began, "entry", "entries") })
 	err = c.pass(ctx, broker, out, at)
 	stop()
 	if err = errors.Join(err, out.close()); err != nil {
 		return explain(con, c.hint(err), "")
 	}
-	con.say(fmt.Sprintf("exported %d entries; the next index is %d", at.From-began, at.From))
+	con.say(fmt.Sprintf("exported %s; the next index is %d", plural(at.From-began, "entry", "entries"), at.From))
 	return nil
 }
 

@@ -53,7 +53,7 @@ func (s *session) exportsToFile(t *testing.T) {
 	dir := t.TempDir()
 	path, state := filepath.Join(dir, "log.ndjson"), filepath.Join(dir, "state")
 	export := func() result { return brevet(t, s.as("auditor"), "audit", "export", "--to", path, "--state", state) }
-	export().want(t, 0, "entries; the next index is")
+	export().want(t, 0, "; the next index is")
 	before := indexes(t, read(t, path), 0)
 	// A run that died after it had written a batch, and before it had stored its position, leaves half a batch.
 	broken, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
@@ -65,7 +65,7 @@ func (s *session) exportsToFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.issue(t, "t-export")
-	export().want(t, 0, "exported 1 entries")
+	export().want(t, 0, "exported 1 entry")
 	if after := indexes(t, read(t, path), 0); after != before+1 {
 		t.Errorf("got %d entries, want %d", after, before+1)
 	}
@@ -188,7 +188,7 @@ func (s *session) pushes(t *testing.T) {
 	}
 	state := filepath.Join(t.TempDir(), "state")
 	push := []string{"audit", "export", "--format", "cloudevents", "--push", receiving.URL, "--header-file", header, "--state", state}
-	brevet(t, s.as("auditor"), push...).want(t, 0, "exported ", " entries")
+	brevet(t, s.as("auditor"), push...).want(t, 0, "exported ")
 	bodies, sent := to.received()
 	var batch []map[string]any
 	if len(bodies) != 1 || json.Unmarshal(bodies[0], &batch) != nil || len(batch) < 2 {
@@ -200,7 +200,7 @@ func (s *session) pushes(t *testing.T) {
 	s.issue(t, "t-export")
 	to.answers(400)
 	brevet(t, s.as("auditor"), push...).want(t, 1, "the receiver rejected the entries: status 400")
-	brevet(t, s.as("auditor"), push...).want(t, 0, "exported 1 entries")
+	brevet(t, s.as("auditor"), push...).want(t, 0, "exported 1 entry")
 	brevet(t, s.as("auditor"), "audit", "export", "--push", "http://siem.example/x").want(t, 1, "is not an https URL")
 }
 
@@ -257,7 +257,7 @@ func (s *session) proves(t *testing.T, id string) {
 		t.Fatal(err)
 	}
 	check := []string{"audit", "verify", "--receipt", filepath.Join(dir, "receipt.json"), "--key-file", filepath.Join(dir, "keys.txt")}
-	brevet(t, nil, check...).want(t, 0, "Verified: these", "t-export", "issuance.intent")
+	brevet(t, nil, check...).want(t, 0, "Verified: ", "t-export", "issuance.intent")
 	brevet(t, nil, check[:4]...).want(t, 2, "--receipt: requires --key")
 	forged := strings.Replace(read(t, check[3]), "acme/api", "acme/apx", 1)
 	if err := os.WriteFile(check[3], []byte(forged), 0o600); err != nil {

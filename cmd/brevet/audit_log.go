@@ -135,7 +135,7 @@ func printProven(con *console, receipt audit.Receipt, signed audit.Checkpoint) e
 	if receipt.Task != "" {
 		of = "task " + receipt.Task + " of " + receipt.SPIFFEID
 	}
-	fmt.Fprintf(con.out, "Verified: these %d entries of %s are in the log %s at size %d.\n\n", len(receipt.Entries), safetext.Text(of),
+	fmt.Fprintf(con.out, "Verified: %s of %s in the log %s at size %d.\n\n", plural(len(receipt.Entries), "entry", "entries"), safetext.Text(of),
 		safetext.Text(signed.Origin), signed.N)
 	for _, e := range receipt.Entries {
 		if _, err := fmt.Fprintf(con.out, "%d  %s\n", e.Index, safetext.Text(e.Body)); err != nil {

@@ -96,8 +96,8 @@ func printCatalogue(con *console, catalogue *scopes.Catalogue) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(con.out, "\n%d scopes and %d policies are valid\n%s\n",
-		len(catalogue.Scopes()), len(catalogue.Policies()), catalogue.Digest())
+	_, err := fmt.Fprintf(con.out, "\nvalid: %s and %s\n%s\n",
+		plural(len(catalogue.Scopes()), "scope", "scopes"), plural(len(catalogue.Policies()), "policy", "policies"), catalogue.Digest())
 	return err
 }
 

@@ -73,7 +73,7 @@ func printReplay(con *console, r replayReport) error {
 			return err
 		}
 		if part.unlisted > 0 {
-			fmt.Fprintf(con.out, "  %d more changes are not listed; raise --top to list them\n", part.unlisted)
+			fmt.Fprintf(con.out, "  %s not listed; raise --top to list more\n", plural(part.unlisted, "more change", "more changes"))
 		}
 	}
 	if r.AtLeast {

@@ -36,7 +36,7 @@ func (s *story) login(ctx context.Context, c *chapter) error {
 	if err != nil {
 		return fmt.Errorf("logging in: %w", err)
 	}
-	c.fact("logs in", "and reads %d orders", orders)
+	c.fact("logs in", "and reads %s", plural(orders, "order", "orders"))
 	record, err := s.cast.auditor.Issuance(ctx, token.ID)
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (s *story) quarantined(ctx context.Context, c *chapter) error {
 	if err != nil {
 		return err
 	}
-	c.fact("admin", "quarantines %s; %d of its credentials ended", agent, len(receipt.Ended))
+	c.fact("admin", "quarantines %s, which ends %s", agent, plural(len(receipt.Ended), "credential", "credentials"))
 	if _, err := s.ask(ctx, c, demoAsk("github.issues.read", 0)); !errors.Is(err, client.ErrQuarantined) {
 		return fmt.Errorf("got %w in quarantine, want a denial", err)
 	}

@@ -311,25 +311,3 @@ func quote(text string) string {
 	}
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
-
-func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
-
-// spell writes a duration without its zero units, such as 5m instead of 5m0s.
-func spell(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}
-
-// timeLeft returns the time until t in whole seconds, or 0s if t is past.
-func timeLeft(t time.Time) string { return spell(max(0, time.Until(t)).Round(time.Second)) }
-
-// ttlRange describes the TTLs of a scope, such as "5m, at most 1h".
-func ttlRange(byDefault, most time.Duration) string {
-	return spell(byDefault) + ", at most " + spell(most)
-}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/safetext"
@@ -81,6 +82,28 @@ func TestShorten(t *testing.T) {
 	} {
 		if got := shorten(tc.in, tc.most); got != tc.want {
 			t.Errorf("shorten(%q, %d): got %q, want %q", tc.in, tc.most, got, tc.want)
+		}
+	}
+}
+
+func TestDurationsHaveNoZeroUnits(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 5 * time.Second: "5s", 5 * time.Minute: "5m", 90 * time.Second: "1m30s", time.Hour: "1h", 10 * time.Hour: "10h",
+		time.Hour + time.Second: "1h0m1s", 90 * time.Minute: "1h30m", 40 * time.Minute: "40m",
+	} {
+		if got := spell(d); got != want {
+			t.Errorf("%v: got %q, want %q", d, got, want)
+		}
+	}
+	if got := timeLeft(time.Now().Add(-time.Hour)); got != "0s" {
+		t.Errorf("past: got %q, want 0s", got)
+	}
+}
+
+func TestPlural(t *testing.T) {
+	for n, want := range map[int]string{0: "0 entries", 1: "1 entry", 2: "2 entries"} {
+		if got := plural(n, "entry", "entries"); got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }

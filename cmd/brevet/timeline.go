@@ -73,7 +73,7 @@ func aboutOf(e openapi.TimelineEvent) string {
 		}
 	}
 	if e.Calls != nil {
-		parts = append(parts, fmt.Sprintf("%d calls (self-reported)", *e.Calls))
+		parts = append(parts, plural(*e.Calls, "call", "calls")+" (self-reported)")
 	}
 	return strings.Join(parts, ", ")
 }

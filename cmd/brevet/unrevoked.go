@@ -53,7 +53,7 @@ func printUnrevoked(con *console, records []openapi.Issuance, now time.Time) err
 	if len(records) == 0 {
 		return nil
 	}
-	return exitError{err: fmt.Errorf("%d credentials are overdue: their revocation is not confirmed", len(records)), code: 1}
+	return exitError{err: fmt.Errorf("overdue credentials: %d; their revocation is not confirmed", len(records)), code: 1}
 }
 
 func printAges(con *console, records []openapi.Issuance, now time.Time) error {
