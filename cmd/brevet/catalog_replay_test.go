@@ -120,7 +120,7 @@ func TestCatalogReplay(t *testing.T) {
 		{"as it is", nil, 0, []string{"0 of 322 decisions since", "unchanged  322"}},
 		{"narrower", []string{`"acme/*"`, `"acme/a*"`}, 2, []string{
 			"82 of 322 decisions", "newly denied  82", "  git.issues.read\n    newly denied  80  such as 0",
-			"  spiffe://acme.test/agents/a-0 git.issues.write\n    newly denied  2 ", "The replay cannot know",
+			"  spiffe://acme.test/agents/a-0 git.issues.write\n    newly denied  2 ", "The replay does not model",
 		}},
 		{"wider", []string{`"acme/*"`, `"*"`}, 2, []string{"newly allowed  80"}},
 		{"without a person", []string{`action in Action::"authority:write"`, `action in Action::"git.*"`, "unless { context.approved }", `when { context.params.repo == "x/y" }`}, 2, []string{

@@ -16,21 +16,20 @@ var shifts = []struct {
 	shift         scopes.Shift
 	name, meaning string
 }{
-	{scopes.NewlyAllowed, "newly allowed", "were denied; would be allowed"},
-	{scopes.NewlyUngated, "newly ungated", "required approval; would be allowed without it"},
-	{scopes.NewlyAskable, "newly askable", "were denied; people could approve them"},
-	{scopes.NowLonger, "now longer", "same decision with a longer TTL"},
-	{scopes.NewlyDenied, "newly denied", "were allowed or required approval; would be denied"},
-	{scopes.NewlyGated, "newly gated", "were allowed; would require approval"},
-	{scopes.NowShorter, "now shorter", "same decision with a shorter TTL"},
-	{scopes.Undecidable, "undecidable", "would be invalid: the draft rejects their parameters"},
-	{scopes.NotByPolicies, "not by policies", "were denied by a limit, a quarantine or the end of a task; would still be denied"},
-	{scopes.Unchanged, "unchanged", "same decision"},
+	{scopes.NewlyAllowed, "newly allowed", "denied before, allowed now"},
+	{scopes.NewlyUngated, "newly ungated", "needed approval before, allowed without approval now"},
+	{scopes.NewlyAskable, "newly askable", "denied before, can be approved now"},
+	{scopes.NowLonger, "now longer", "same outcome, longer time to live"},
+	{scopes.NewlyDenied, "newly denied", "allowed or approvable before, denied now"},
+	{scopes.NewlyGated, "newly gated", "allowed before, need approval now"},
+	{scopes.NowShorter, "now shorter", "same outcome, shorter time to live"},
+	{scopes.Undecidable, "undecidable", "the draft refuses the parameters of the request"},
+	{scopes.NotByPolicies, "not by policies", "denied by a limit, a quarantine or the end of a task, independent of policy"},
+	{scopes.Unchanged, "unchanged", "same outcome"},
 }
 
-const replayCaveat = `A change is a recorded request that the draft would have decided differently at that time. The replay cannot know what a
-sandbox would have done after a different decision, or which requests would have followed. It takes limits, quarantines
-and ends of tasks as recorded. A request that people approved counts once, as a request that required approval.`
+const replayCaveat = `A change is a recorded request with a different outcome. The replay does not model how a sandbox would have reacted.
+Limits, quarantines and ended tasks are taken as recorded. A request that was approved counts once, as pending approval.`
 
 type replayReport struct {
 	Changes bool      `json:"changes"`

@@ -77,7 +77,7 @@ func (s *session) issue(t *testing.T, task string) string {
 func (s *session) release(t *testing.T) {
 	id := s.issue(t, "t-release")
 	brevet(t, s.as("support"), "release", id).want(t, 1, "Not found")
-	brevet(t, s.env, "release", id).want(t, 0, "STATUS", "released", id, "accepted by offline checks until")
+	brevet(t, s.env, "release", id).want(t, 0, "STATUS", "released", id, "accepted offline until")
 	brevet(t, s.env, "release", "nonsense").want(t, 1, "Not found")
 	brevet(t, s.as("auditor"), "audit", "list", "--status", "released").want(t, 0, "t-release")
 }

@@ -75,7 +75,7 @@ func note(e openapi.Ended) string {
 	case e.Why != "":
 		return safetext.Text(e.Why)
 	case !e.UsableUntil.IsZero():
-		return "accepted by offline checks until " + e.UsableUntil.Local().Format(time.TimeOnly)
+		return "accepted offline until " + e.UsableUntil.Local().Format(time.TimeOnly)
 	default:
 		return "-"
 	}

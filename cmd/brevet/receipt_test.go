@@ -26,7 +26,7 @@ func TestPrintReceipt(t *testing.T) {
 	}{
 		"nothing":  {openapi.Receipt{Time: now}, 0, []string{"no live credentials matched"}},
 		"later":    {openapi.Receipt{Time: now.Add(time.Hour)}, 0, []string{"ends at 2030-01-02"}},
-		"all dead": {openapi.Receipt{Time: now, Ended: []openapi.Ended{dead, offline, static}}, 0, []string{"STATUS", "task_ended", `t\u001b[2J`, "accepted by offline checks until", "rotate it where it is stored"}},
+		"all dead": {openapi.Receipt{Time: now, Ended: []openapi.Ended{dead, offline, static}}, 0, []string{"STATUS", "task_ended", `t\u001b[2J`, "accepted offline until", "rotate it where it is stored"}},
 		"one open": {openapi.Receipt{Time: now, Ended: []openapi.Ended{dead, open}}, exitPending, []string{"vault_unavailable", "brevet audit unrevoked"}},
 		"more":     {openapi.Receipt{Time: now, Ended: []openapi.Ended{dead}, More: true}, exitPending, []string{"list is truncated"}},
 	} {
