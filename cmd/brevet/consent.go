@@ -89,7 +89,7 @@ func (s *story) vote(ctx context.Context, c *chapter, id string) (time.Time, err
 	if err != nil {
 		return time.Time{}, err
 	}
-	c.fact("Alice", "sees %s, requested by %s, and apart from it the sandbox's reason %q", shown.Resource, shown.SpiffeID, shown.Reason)
+	c.fact("Alice", "sees %s, requested by %s; the sandbox's reason %q is shown apart from it", shown.Resource, shown.SpiffeID, shown.Reason)
 	after, err := s.cast.alice.Vote(ctx, shown, openapi.VerdictApprove, "go ahead")
 	if err != nil {
 		return time.Time{}, err

@@ -36,7 +36,7 @@ func (s *story) login(ctx context.Context, c *chapter) error {
 	if err != nil {
 		return fmt.Errorf("logging in: %w", err)
 	}
-	c.fact("logs in", "and reads %s", plural(orders, "order", "orders"))
+	c.fact("logs in", "to the database, and reads %s", plural(orders, "order", "orders"))
 	record, err := s.cast.auditor.Issuance(ctx, token.ID)
 	if err != nil {
 		return err

@@ -260,7 +260,7 @@ func (s *story) proven(ctx context.Context, c *chapter) error {
 		return fmt.Errorf("verifying the receipt: %w", err)
 	}
 	entry := &receipt.Entries[0]
-	c.fact("proof", "a proof of %s connects entry %d to the root of all %d entries, which the log's key in Vault signed", plural(len(entry.Proof), "hash", "hashes"),
+	c.fact("proof", "%d hashes connect entry %d to the root of all %d entries, which the log's key in Vault signed", len(entry.Proof),
 		entry.Index, checkpoint.N)
 	entry.Body = strings.Replace(entry.Body, demoTask, strings.ToUpper(demoTask), 1)
 	if _, err := receipt.Verify(keys); !errors.Is(err, audit.ErrReceipt) {
