@@ -308,7 +308,7 @@ func TestBootstrapSaysWhatIsWrong(t *testing.T) {
 		{"token is not there", []string{"--vault-token-file", "/nonexistent/token"}, "--vault-token-file: reading a secret"},
 		{"password is empty", []string{"--broker-password-file", p.write(t, "empty", "")}, "is empty"},
 		{"auditor without password", []string{"--auditor-user="}, "set --auditor-user and --auditor-password-file together"},
-		{"broker would be the owner", []string{"--broker-user", parse(t, p.db.AdminURL).User.Username()}, "the login exists and is privileged"},
+		{"broker would be the owner", []string{"--broker-user", parse(t, p.db.AdminURL).User.Username()}, "the role exists and is privileged"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := p.bootstrap(t, tc.more...)

@@ -265,7 +265,7 @@ func TestEgressEnvNeedsAGatewayThatAnswers(t *testing.T) {
 		want          []string
 	}{
 		{"no gateway ran here", "", []string{"no gateway was started with the folder ", "--dir"}},
-		{"the gateway has stopped", unused, []string{unused + ": no gateway answers: connect: connection refused"}},
+		{"the gateway has stopped", unused, []string{unused + ": no gateway responds: connect: connection refused"}},
 		{"another gateway has the port", server(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("WWW-Authenticate", `Basic realm="brevet egress"`)
 			w.WriteHeader(http.StatusUnauthorized)
@@ -275,7 +275,7 @@ func TestEgressEnvNeedsAGatewayThatAnswers(t *testing.T) {
 		}), []string{"another server responds", "--listen"}},
 		{"a server that sends elsewhere", server(func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://"+unused+"/elsewhere", http.StatusFound)
-		}), []string{"something else answers", "--listen"}},
+		}), []string{"another server responds", "--listen"}},
 		{"the address is none", "127.0.0.1:3128\nx", []string{"contains no address"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
