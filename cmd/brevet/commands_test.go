@@ -147,7 +147,7 @@ func (s *session) quarantines(t *testing.T) {
 	brevet(t, s.as("admin"), "quarantine", "list").want(t, 0, "no quarantined sandboxes")
 	brevet(t, s.env, "quarantine", "add", researcher, "--reason", "x").want(t, 1, "Permission denied")
 	brevet(t, s.as("admin"), "quarantine", "add", "spiffe://acme.example/research", "--reason", "odd").want(t, 0, "quarantined", id)
-	brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", "t-4").want(t, exitDenied, "is in quarantine")
+	brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", "t-4").want(t, exitDenied, "The sandbox is quarantined")
 	brevet(t, s.as("auditor"), "quarantine", "list").want(t, 0, "spiffe://acme.example/research", theAdmin, "odd")
 	standing := objects(t, brevet(t, s.as("auditor"), "quarantine", "list", "-o", "json").out)
 	if len(standing) != 1 || standing[0]["actor"] != theAdmin {

@@ -267,7 +267,7 @@ func TestLoginRefusesProviders(t *testing.T) {
 	t.Cleanup(srv.Close)
 	issuer = srv.URL
 	for name, tc := range map[string]struct{ issuer, document, want string }{
-		"in the clear":                     {"http://login.acme.test", "", "not https"},
+		"in the clear":                     {"http://login.acme.test", "", "neither https nor on this machine"},
 		"another issuer":                   {issuer, `{"issuer":"https://evil.test"}`, "did not match"},
 		"does not support the device flow": {issuer, `{"issuer":"%ISS","token_endpoint":"%ISS/token"}`, "does not support the device flow"},
 		"tokens in clear":                  {issuer, `{"issuer":"%ISS","device_authorization_endpoint":"%ISS/d","token_endpoint":"http://evil.test/token"}`, "not https"},
