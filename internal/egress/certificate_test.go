@@ -151,7 +151,6 @@ func serial(r *http.Request) string {
 // A host sees the certificate that Vault made for the sandbox, even if the sandbox presents its own. The gateway reuses its
 // connections.
 func TestClientCertificates(t *testing.T) {
-	t.Parallel()
 	w, g := newGuardedWorld(t)
 	w.storeCertificate(t)
 	sandbox := w.proxied(t)
@@ -200,7 +199,6 @@ func TestClientCertificates(t *testing.T) {
 
 // A request that waits for approval is made and redeemed with the same key.
 func TestCertificatesThatPeopleApprove(t *testing.T) {
-	t.Parallel()
 	w, g := newGuardedWorld(t)
 	var told struct{ Waiting struct{ ID string } }
 	for range 2 {
@@ -224,7 +222,6 @@ func TestCertificatesThatPeopleApprove(t *testing.T) {
 
 // A host that requests no certificate gets no call. If a host rejects the certificate, the sandbox gets the host's TLS alert.
 func TestHostsThatTakeNoCertificate(t *testing.T) {
-	t.Parallel()
 	w, g := newGuardedWorld(t)
 	direct := request(t, "GET", "http://"+w.addr+"/"+g.unasked+"/unasked/x", nil)
 	direct.SetBasicAuth("brevet", password)
@@ -267,7 +264,6 @@ const idle = 600 * time.Millisecond
 
 // When the task ends, no connection with its certificate is open a second later, in use or not.
 func TestCertificatesEndWithTheirTask(t *testing.T) {
-	t.Parallel()
 	w, g := newGuardedWorld(t)
 	g.mux.HandleFunc("/client/events", func(rw http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(rw, "data: one\n\n")
@@ -306,7 +302,6 @@ func TestCertificatesEndWithTheirTask(t *testing.T) {
 
 // A revoked certificate is not presented a second later, and its connections are closed.
 func TestRevokedCertificates(t *testing.T) {
-	t.Parallel()
 	w, g := newGuardedWorld(t)
 	w.direct(t, g, "/client/x")
 	first := g.one(t)
@@ -327,7 +322,6 @@ func TestRevokedCertificates(t *testing.T) {
 
 // Two sandboxes of one gateway share neither a certificate nor a connection.
 func TestCertificatesOfTwoSandboxes(t *testing.T) {
-	t.Parallel()
 	w, g := newGuardedWorld(t)
 	const other = "spiffe://acme.test/agents/b"
 	second, err := w.gateway.Sandbox(egress.SandboxConfig{ID: other, Task: "other-1", Broker: w.stack.Client(t, other)})

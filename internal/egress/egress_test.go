@@ -16,7 +16,6 @@ import (
 
 // The gateway sends the credential as the rule says, whatever the sandbox sends itself, and the credential does not come back.
 func TestCredentialsGoIn(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	for _, tc := range []struct{ path, name, want string }{
 		{"/key/echo", "X-Key", canary},
@@ -58,7 +57,6 @@ func TestCredentialsGoIn(t *testing.T) {
 
 // One credential serves many calls, however they arrive.
 func TestWaysIn(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	plain := &http.Client{}
 	base := request(t, "GET", "http://"+w.addr+"/"+w.host.name()+"/key/x%20y?q=1", nil)
@@ -89,7 +87,6 @@ func TestWaysIn(t *testing.T) {
 
 // The path's parameters go into the request for a credential, and the sandbox sees the policy's denial.
 func TestParametersOfAPath(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	if answer := w.get(t, "/repos/acme/api/issues"); answer.status != 200 {
 		t.Errorf("got %d %s", answer.status, answer.text)
@@ -117,7 +114,6 @@ func TestParametersOfAPath(t *testing.T) {
 
 // A call that waits for approval says so, and passes once people have approved it.
 func TestCallsThatPeopleApprove(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	var told struct {
 		Code    string
@@ -147,7 +143,6 @@ func TestCallsThatPeopleApprove(t *testing.T) {
 
 // A gateway that stops withdraws its pending requests.
 func TestWhatNobodyWaitsFor(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.get(t, "/approved")
 	w.gateway.Close(t.Context())
@@ -159,7 +154,6 @@ func TestWhatNobodyWaitsFor(t *testing.T) {
 
 // When the task ends, calls in progress break off and the next call is refused, both within a second.
 func TestTheEndOfATask(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	events := w.events(t)
 	socket := w.webSocket(t)
@@ -182,7 +176,6 @@ func TestTheEndOfATask(t *testing.T) {
 
 // A revoked credential is not used a second later, and the gateway requests another one.
 func TestRevokedCredentials(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.get(t, "/token")
 	token := w.host.taken()[0].Header.Get("Authorization")

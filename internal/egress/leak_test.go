@@ -22,7 +22,6 @@ func (w *world) keep(t *testing.T, key string) {
 
 // A key does not come back in any form in which hosts echo what they received.
 func TestSpellingsOfASecret(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	const key = `Kx+7/yQ&"<9 z'=*~`
 	w.keep(t, key)
@@ -65,7 +64,6 @@ func TestSpellingsOfASecret(t *testing.T) {
 
 // Informational responses and trailers contain no key either.
 func TestBesideAnAnswer(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.host.mux.HandleFunc("/key/beside", func(rw http.ResponseWriter, r *http.Request) {
 		key := r.Header.Get("X-Key")
@@ -87,7 +85,6 @@ func TestBesideAnAnswer(t *testing.T) {
 
 // Programs that turn header names into variables confuse some names with others. None of those is forwarded.
 func TestNamesThatAreTakenForOthers(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	for _, line := range []string{
 		"X_Key: mine", "x_http_method_override: mine", "X-HTTP_Method-Override: mine", "X.Api.Key: mine", "Content_Length: 1mine", "Proxy: mine",
@@ -103,7 +100,6 @@ func TestNamesThatAreTakenForOthers(t *testing.T) {
 
 // A sandbox that does not read the response keeps nothing open after its task has ended.
 func TestWhoDoesNotRead(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.host.mux.HandleFunc("/key/endless", func(rw http.ResponseWriter, _ *http.Request) {
 		for err := error(nil); err == nil; {

@@ -49,7 +49,6 @@ func connect(t *testing.T, config string) (*pgx.Conn, error) {
 
 // A sandbox uses a database as usual, without a password.
 func TestDatabases(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	dir := w.database(t)
 	psql := exec.CommandContext(t.Context(), "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-h", dir, "-d", "target", "-U", "anybody")
@@ -111,7 +110,6 @@ SELECT 'again';`)
 
 // When the task ends, its sessions are closed within a second, and no new one opens.
 func TestSessionsEndWithTheirTask(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	config := "host=" + w.database(t) + " dbname=target user=a"
 	conn, err := connect(t, config)
@@ -145,7 +143,6 @@ func TestSessionsEndWithTheirTask(t *testing.T) {
 
 // A session without a rule is refused with an error of the protocol. Other data ends the connection.
 func TestDatabasesThatAreRefused(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	dir := w.database(t)
 	for config, want := range map[string]string{
