@@ -221,9 +221,13 @@ func (b *tab) hear(event any) {
 	b.reported = append(b.reported, text)
 }
 
-// patience is how long one step in the browser may take on a busy machine. Every call to the browser has this deadline: a
-// Chromium that crashed must fail the test, not hang it.
-const patience = 60 * time.Second
+const (
+	// patience is how long one step in the browser may take on a busy machine. Every call to the browser has this deadline:
+	// a Chromium that crashed under load must fail the test within a minute, and not hang it until the suite times out.
+	patience = 40 * time.Second
+	// seenPatience is how long a failed test asks the browser for its page.
+	seenPatience = 5 * time.Second
+)
 
 func (b *tab) run(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
@@ -247,7 +251,7 @@ func within[T any](b *tab, action chromedp.Action[T]) (T, error) {
 
 // seen returns the page after a failed step, if the browser still responds.
 func (b *tab) seen() string {
-	ctx, cancel := context.WithTimeout(b.ctx, min(b.patience, 10*time.Second))
+	ctx, cancel := context.WithTimeout(b.ctx, min(b.patience, seenPatience))
 	defer cancel()
 	where, err := chromedp.Run(ctx, chromedp.Location())
 	if err != nil {

@@ -35,7 +35,7 @@ func Browser(t testing.TB) context.Context {
 		options = append(options, chromedp.NoSandbox)
 	}
 	allocator, stop := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
-	t.Cleanup(func() { inTime(t, "the end of "+program, func() error { stop(); return nil }) })
+	t.Cleanup(func() { soon(t, "the end of "+program, stop) })
 	return Tab(t, allocator)
 }
 
@@ -43,16 +43,20 @@ func Browser(t testing.TB) context.Context {
 func Tab(t testing.TB, parent context.Context, options ...chromedp.ContextOption) context.Context {
 	t.Helper()
 	tab, end := chromedp.NewContext(parent, options...)
-	t.Cleanup(func() { inTime(t, "the end of a tab", func() error { end(); return nil }) })
+	t.Cleanup(func() { soon(t, "the end of a tab", end) })
 	// A tab ends with the context of its first action, so that action must not have its own deadline.
 	inTime(t, "a tab of the browser", func() error { return chromedp.Do(tab) })
 	return tab
 }
 
-// browserPatience is how long Chromium may take to start or end on a busy machine.
-const browserPatience = time.Minute
+const (
+	// browserPatience is how long Chromium may take to open a tab on a busy machine.
+	browserPatience = 40 * time.Second
+	// endPatience is how long a test waits for a tab or for Chromium to end.
+	endPatience = 5 * time.Second
+)
 
-// inTime fails the test if do fails or does not end in time. It is for calls that take no context: a Chromium that died
+// inTime fails the test if do fails or does not return in time. It is for calls that take no context: a Chromium that died
 // under load never answers.
 func inTime(t testing.TB, what string, do func() error) {
 	t.Helper()
@@ -65,6 +69,19 @@ func inTime(t testing.TB, what string, do func() error) {
 		}
 	case <-time.After(browserPatience):
 		t.Fatalf("waited %s for %s", browserPatience, what)
+	}
+}
+
+// soon waits for end for a short time only: a test that failed because Chromium died must not wait for it once more. end
+// goes on, and kills the process.
+func soon(t testing.TB, what string, end func()) {
+	t.Helper()
+	ended := make(chan struct{})
+	go func() { end(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(endPatience):
+		t.Logf("waited %s for %s", endPatience, what)
 	}
 }
 
