@@ -143,7 +143,7 @@ func (a *ask) StandIns() int { return scopes.BreakGlassQuorum }
 // Deed returns a short phrase for the access that an approval grants.
 func (a *ask) Deed() string {
 	doing := map[string]string{
-		"read": "read", "draft": "draft on", "write": "write to", "delete": "delete", "payment": "pay by", "permission": "change permissions by",
+		"read": "read", "draft": "draft on", "write": "write to", "delete": "delete", "payment": "make a payment on", "permission": "change permissions on",
 	}[a.Agreed.Authority]
 	if doing == "" {
 		doing = "use"
@@ -172,7 +172,7 @@ func (c *Console) inbox(r *http.Request, who *visitor) (view, error) {
 		alike[0].Alike = len(alike) - 1
 		list.Asks = append(list.Asks, alike...)
 	}
-	return view{page: "approvals", title: "Pending approvals", data: list}, nil
+	return pageApprovals.view("Approvals", list), nil
 }
 
 func (c *Console) waiting(r *http.Request, who *visitor) ([]ask, bool, error) {
@@ -265,7 +265,7 @@ func (c *Console) approval(r *http.Request, who *visitor) (view, error) {
 	if err := c.sign(r.Context(), who, &a); err != nil {
 		return view{}, err
 	}
-	return view{page: "approval", title: short(a.Title, 80), data: &a}, nil
+	return pageApproval.view(short(a.Title, 80), &a), nil
 }
 
 // alike lists the other pending requests that are similar to a.

@@ -71,7 +71,7 @@ func TestBrowserVote(t *testing.T) {
 	alice.open("/approvals/" + first)
 	alice.has("spiffe://acme.test/agents/triage-1", "https://github-gateway.test", "writes-need-a-person", "triage-7", "nothing: anyone who holds it can use it")
 	alice.run(chromedp.Click("form:has("+approve+") .also summary"), chromedp.Click(`form:has(`+approve+`) input[name="also"]`, chromedp.NodeVisible))
-	alice.presses(approve, "Pending approvals")
+	alice.presses(approve, "Approvals")
 	alice.has("Approved: the sandbox can redeem the request now", "also applies to 1 similar")
 	alice.check("/approvals notice")
 	for id, by := range map[string]*client.Client{first: agent, third: w.agent(t, "triage-2")} {
@@ -81,16 +81,16 @@ func TestBrowserVote(t *testing.T) {
 	}
 	alice.run(chromedp.Click("#ask-"+second+" > details > summary"), chromedp.SendKeys("#ask-"+second+" form:has("+deny+") textarea", "not this one", chromedp.NodeVisible))
 	alice.check("/approvals open")
-	alice.presses("#ask-"+second+" "+deny, "Pending approvals")
+	alice.presses("#ask-"+second+" "+deny, "Approvals")
 	alice.has("Denied: no credential is issued", "No pending approvals.")
 	if _, err := agent.Redeem(t.Context(), second, comment("acme/web", "")); err == nil {
 		t.Error("what was denied was redeemed")
 	}
 	alice.open("/approvals/" + second)
-	alice.has("rejected", "This request is already decided", "not this one", "Alice Archer")
+	alice.has("Rejected", "This request is already decided", "not this one", "Alice Archer")
 	// A denial after the decision still takes effect.
 	alice.open("/approvals/" + first)
-	alice.presses(deny, "Pending approvals")
+	alice.presses(deny, "Approvals")
 	alice.has("the issued credential is revoked")
 	w.DB.Check(t)
 }
@@ -165,7 +165,7 @@ func TestBrowserShowsNewRequests(t *testing.T) {
 	first := waits(t, agent, comment("acme/api", ""))
 	alice.sees("#ask-" + first)
 	alice.sees(`//p[@id="said"][.="1 request arrived. 1 request pending."]`)
-	if got := get(alice, chromedp.Title()); got != "(1) Pending approvals · Brevet" {
+	if got := get(alice, chromedp.Title()); got != "(1) Approvals · Brevet" {
 		t.Errorf("got the title %q, want it to count what waits", got)
 	}
 	// The list does not move while somebody decides, and their text is kept.
@@ -173,7 +173,7 @@ func TestBrowserShowsNewRequests(t *testing.T) {
 	alice.run(chromedp.Click("#ask-"+first+" > details > summary"), chromedp.SendKeys(note, "jk? for the release", chromedp.NodeVisible))
 	second := waits(t, agent, comment("acme/web", ""))
 	alice.sees(`//button[@id="show-new"][.="Show 1 new"]`)
-	if got := get(alice, chromedp.Title()); got != "(2) Pending approvals · Brevet" {
+	if got := get(alice, chromedp.Title()); got != "(2) Approvals · Brevet" {
 		t.Errorf("got the title %q, want it to count what waits", got)
 	}
 	alice.check("/approvals new")
@@ -248,11 +248,11 @@ func TestBrowserQuorum(t *testing.T) {
 	bob.open("/approvals/" + two)
 	alice.has("2 of oncall; no votes yet", "identical requests")
 	alice.run(chromedp.Click(`input[value="task"]`))
-	alice.presses(approve, "Pending approvals")
+	alice.presses(approve, "Approvals")
 	alice.has("1 of 2. 1 more of oncall required")
 	alice.open("/approvals/" + two)
 	alice.has("You have already approved this request", "for the task")
-	bob.presses(approve, "Pending approvals")
+	bob.presses(approve, "Approvals")
 	bob.has("Approved: the sandbox can redeem the request now")
 	if got, err := agent.Redeem(t.Context(), two, deletion("acme/old")); err != nil || got.Token == nil {
 		t.Errorf("got %+v, %v, want a credential", got, err)
@@ -265,13 +265,13 @@ func TestBrowserQuorum(t *testing.T) {
 		t.Error("who may only stand in is offered to approve")
 	}
 	alice.run(chromedp.SendKeys("form:has("+breaks+") textarea", "admins do not answer"))
-	alice.presses(breaks, "Pending approvals")
+	alice.presses(breaks, "Approvals")
 	alice.has("Break-glass vote recorded, and everybody is notified: 1 of 2 of oncall", "If this is not an emergency, deny the request now")
 	alice.check("/approvals broken")
 	bob.open("/approvals/" + down)
-	bob.has("Break-glass vote.", "admins do not answer", "Approved by break-glass")
+	bob.has("Break-glass vote.", "admins do not answer", "Break-glass by")
 	bob.run(chromedp.SendKeys("form:has("+breaks+") textarea", "it burns"))
-	bob.presses(breaks, "Pending approvals")
+	bob.presses(breaks, "Approvals")
 	bob.has("Approved by break-glass")
 	got, err := agent.Redeem(t.Context(), down, shell("web-1"))
 	if err != nil || got.Token == nil || !got.Token.BreakGlass {

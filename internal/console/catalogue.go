@@ -157,7 +157,7 @@ func (c *Console) catalogue(r *http.Request, who *visitor) (view, error) {
 		return view{}, err
 	}
 	v.list(catalogue.Catalogue)
-	return view{page: "catalogue", title: "Catalogue", data: v}, nil
+	return pageCatalogue.view("Catalogue", v), nil
 }
 
 // list adds the matching scopes and policies, up to the limits of a page.
@@ -244,5 +244,5 @@ func (c *Console) scope(r *http.Request, who *visitor) (view, error) {
 	if v.More = len(v.Policies) - mostPolicies; v.More > 0 {
 		v.Policies = v.Policies[:mostPolicies]
 	}
-	return view{page: "scope", title: name, data: v}, nil
+	return pageScope.view(name, v), nil
 }

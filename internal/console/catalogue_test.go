@@ -79,7 +79,7 @@ func TestBrowserShowsCatalogue(t *testing.T) {
 	b.open("/catalogue")
 	b.has("Reason given by the admin", "APPROVED BY alice")
 	b.open("/catalogue/versions")
-	b.has("applied", "first version")
+	b.has("Applied", "first version")
 	b.run(chromedp.Click(`//a[.="diff"]`), chromedp.WaitVisible("pre.code"))
 	b.has("1 to remove", "1 widens reach", "writes-need-a-person", "- forbid (principal")
 	first := digestOf(t, files(catalogue, policies))

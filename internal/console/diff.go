@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/aymanbagabas/go-udiff"
-	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
@@ -30,7 +29,7 @@ func (c *Console) versions(r *http.Request, who *visitor) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	return view{page: "versions", title: "Catalogue versions", data: changes}, nil
+	return pageVersions.view("Catalogue versions", changes), nil
 }
 
 // diff shows how two catalogues differ.
@@ -40,7 +39,7 @@ func (c *Console) diff(r *http.Request, who *visitor) (view, error) {
 	}
 	query := r.URL.Query()
 	d, err := c.compare(r, query.Get("from"), query.Get("to"))
-	return view{page: "diff", title: "Catalogue diff", data: d}, err
+	return pageDiff.view("Catalogue diff", d), err
 }
 
 func (c *Console) compare(r *http.Request, from, to string) (diffView, error) {
@@ -179,10 +178,4 @@ func signOf(kind udiff.OpKind) string {
 func textDiff(before, after string) fileDiff {
 	room := room{lines: mostLines, bytes: mostDiff}
 	return room.diff("", before, after)
-}
-
-// outcomes describes the states of a catalogue change.
-var outcomes = map[broker.CatalogueState]string{
-	broker.CatalogueProposed: "pending: needs another admin", broker.CatalogueApplied: "applied", broker.CatalogueRejected: "rejected",
-	broker.CatalogueSuperseded: "superseded by another change",
 }

@@ -98,7 +98,7 @@ func (c *Console) draft(r *http.Request, who *visitor) (view, error) {
 	if v.TooLarge {
 		v.Text = ""
 	}
-	return view{page: "draft", title: "Catalogue draft", data: v}, nil
+	return pageDraft.view("Catalogue draft", v), nil
 }
 
 // readDraft reads a draft from a form: its base, and the files that are changed, added or removed.
@@ -217,7 +217,7 @@ func (c *Console) checkDraft(r *http.Request, who *visitor) (view, error) {
 		if v.More = len(v.Problems) - mostProblems; v.More > 0 {
 			v.Problems = v.Problems[:mostProblems]
 		}
-		return view{page: "draft-refused", title: "Invalid draft", data: v, status: http.StatusUnprocessableEntity}, nil
+		return pageDraftRefused.view("Invalid draft", v).withStatus(http.StatusUnprocessableEntity), nil
 	case err != nil:
 		return view{}, err
 	}
@@ -230,7 +230,7 @@ func (c *Console) checkDraft(r *http.Request, who *visitor) (view, error) {
 	if !v.Diff.Unread {
 		v.Diff.plan(base.Catalogue, loaded)
 	}
-	return view{page: "draft-checked", title: "Effect of the draft", data: v}, nil
+	return pageDraftChecked.view("Effect of the draft", v), nil
 }
 
 // consent returns the reason from the form. It returns errConfirm if the form does not contain the confirmation word,
@@ -309,7 +309,7 @@ func (c *Console) proposal(r *http.Request, who *visitor) (view, error) {
 		Change: open[i], Base: head.Digest, Own: open[i].Actor == broker.PersonActor(who.Person).ID(), Decide: c.changesCatalogue(who) == nil,
 	}
 	v.Diff, err = c.compare(r, head.Digest, open[i].Digest)
-	return view{page: "proposal", title: "Catalogue proposal", data: v}, err
+	return pageProposal.view("Catalogue proposal", v), err
 }
 
 // decideProposal handles an admin's vote on a proposal.

@@ -158,16 +158,16 @@ func TestBrowserExplain(t *testing.T) {
 		chromedp.SendKeys(`input[name="as"]`, "spiffe://acme.test/agents/a"), chromedp.Click(`button[name="explain"]`), chromedp.WaitVisible("h2#answer"),
 	)
 	b.check("/catalogue/explain pending")
-	b.has("pending", "1 of oncall within 10m", "agents-may-write", "github:repo/acme/api")
+	b.has("Decision Pending", "1 of oncall within 10m", "agents-may-write", "github:repo/acme/api")
 	b.goTo("/catalogue/explain?as=spiffe://acme.test/other/a&scope=github.issues.read&p.repo=acme/api&explain=1")
-	b.has("deny", "No policy applies.", "no_permit")
+	b.has("Decision Denied", "No policy applies.", "no_permit")
 	b.goTo("/catalogue/explain?as=spiffe://acme.test/agents/a&scope=github.issues.read&p.repo=acme/api&ttl=1h&explain=1")
-	b.has("allow", "agents-may-read", "from 1h to 15m by scope.max")
+	b.has("Decision Allowed", "agents-may-read", "from 1h to 15m by scope.max")
 	for query, want := range map[string]string{
 		"as=nobody&scope=github.issues.read&p.repo=acme/api":                          "must be a SPIFFE ID",
 		"as=spiffe://acme.test/agents/a&scope=github.issues.read&p.repo=../x":         "The request is invalid",
 		"as=spiffe://acme.test/agents/a&scope=github.issues.read&p.repo=a/b&ttl=soon": "must be a duration such as",
-		"as=spiffe://acme.test/agents/a&scope=no.such":                                "deny",
+		"as=spiffe://acme.test/agents/a&scope=no.such":                                "Denied",
 		"as=spiffe://acme.test/agents/a&scope=" + url.QueryEscape(hostile):            "The request is invalid",
 	} {
 		b.goTo("/catalogue/explain?explain=1&" + query)

@@ -179,7 +179,7 @@ func (c *Console) beforeOrder(r *http.Request, who *visitor) (view, error) {
 	case !known:
 		return view{}, broker.ErrNotFound
 	case len(values) == 0:
-		return view{page: "select", title: kind.Title, data: orderPage{kindOfOrder: kind, Order: name}}, nil
+		return pageSelect.view(kind.Title, orderPage{kindOfOrder: kind, Order: name}), nil
 	}
 	target, err := kind.of(values)
 	if err != nil {
@@ -192,7 +192,7 @@ func (c *Console) beforeOrder(r *http.Request, who *visitor) (view, error) {
 	if err := c.hits(r.Context(), &p, who.Admin); err != nil {
 		return view{}, err
 	}
-	return view{page: "order", title: kind.Title, data: p}, nil
+	return pageOrder.view(kind.Title, p), nil
 }
 
 // hits finds the credentials that an order would end, and the quarantine that is in effect for the same name.
@@ -338,5 +338,5 @@ func (c *Console) receipt(r *http.Request, who *visitor) (view, error) {
 	if err := json.Unmarshal(data, &p); err != nil {
 		return view{}, fmt.Errorf("reading a receipt: %w", err)
 	}
-	return view{page: "receipt", title: "Revocation receipt", data: p}, nil
+	return pageReceipt.view("Revocation receipt", p), nil
 }

@@ -100,6 +100,16 @@ func troubleOf(err error) trouble {
 	return mishap
 }
 
+// troublePage is an error page. Back is the page on which the visitor can continue; empty for the dashboard.
+type troublePage struct {
+	trouble
+
+	Back string
+}
+
+// Code returns the problem code, which is the same as at the API.
+func (p troublePage) Code() string { return p.code }
+
 // complaintsEvery is how often the log reports that the provider is unavailable: anybody can trigger a request to it.
 const complaintsEvery = 5 * time.Second
 
@@ -117,14 +127,11 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, who *visitor, err
 	if t.status == http.StatusServiceUnavailable || t.status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "5")
 	}
-	data := struct {
-		trouble
-		Back string
-	}{trouble: t}
+	data := troublePage{trouble: t}
 	if back := (*returning)(nil); errors.As(err, &back) {
 		data.Back = back.to
 	}
-	c.show(w, r, who, view{page: "trouble", title: t.Title, data: data, status: t.status})
+	c.show(w, r, who, pageTrouble.view(t.Title, data).withStatus(t.status))
 }
 
 // refuse records a refused request. If recording fails, the request is still refused.

@@ -72,7 +72,7 @@ func (c *Console) explain(r *http.Request, who *visitor) (view, error) {
 	if query.Get("explain") != "" {
 		v.assess(catalogue.Catalogue, asked, c.cfg.Now())
 	}
-	return view{page: "explain", title: "Explain a decision", data: v}, nil
+	return pageExplain.view("Explain a decision", v), nil
 }
 
 // paramFields returns the form fields of a scope's parameters.

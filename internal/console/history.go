@@ -45,10 +45,8 @@ type historyPage struct {
 func (c *Console) history(r *http.Request, who *visitor) (view, error) {
 	values := r.URL.Query()
 	p := historyPage{search: readSearch(values), Query: given(values)}
-	v := view{page: "history", title: "History"}
 	if p.Bad {
-		v.data, v.status = p, http.StatusUnprocessableEntity
-		return v, nil
+		return pageHistory.view("Audit log", p).withStatus(http.StatusUnprocessableEntity), nil
 	}
 	name, err := listing(who, p.query)
 	if err != nil {
@@ -62,8 +60,8 @@ func (c *Console) history(r *http.Request, who *visitor) (view, error) {
 	found, err := c.cfg.Broker.List(r.Context(), p.query, who.Auditor)
 	switch {
 	case errors.Is(err, broker.ErrTooBroad):
-		p.TooBroad, v.data, v.status = true, p, http.StatusUnprocessableEntity
-		return v, nil
+		p.TooBroad = true
+		return pageHistory.view("Audit log", p).withStatus(http.StatusUnprocessableEntity), nil
 	case err != nil:
 		return view{}, err
 	}
@@ -71,8 +69,7 @@ func (c *Console) history(r *http.Request, who *visitor) (view, error) {
 	if p.Next, err = c.further(p.Query, found.Next, name); err == nil {
 		p.Prev, err = c.further(p.Query, -found.Prev, name)
 	}
-	v.data = p
-	return v, err
+	return pageHistory.view("Audit log", p), err
 }
 
 // further returns the address of another page of the search, or "" for the place zero.

@@ -105,7 +105,7 @@ func TestBrowserHistory(t *testing.T) {
 		}
 	}
 	b.open("/history?status=pending")
-	if got := b.said("main tbody"); !strings.Contains(got, "pending approval: approval required") || !slices.Contains(b.found(), waits.Pending.ID) {
+	if got := b.said("main tbody"); !strings.Contains(got, "Pending approval required") || !slices.Contains(b.found(), waits.Pending.ID) {
 		t.Errorf("what waits reads %q", got)
 	}
 	b.visit("/history?task=nothing")

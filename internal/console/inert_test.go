@@ -106,7 +106,7 @@ func TestBrowserManyPending(t *testing.T) {
 	if n := get(alice, chromedp.Evaluate[int](`document.querySelectorAll("article.ask").length`)); n != 50 {
 		t.Errorf("got %d requests, want the first 50", n)
 	}
-	if title := get(alice, chromedp.Title()); title != "(102) Pending approvals · Brevet" && title != "(50) Pending approvals · Brevet" {
+	if title := get(alice, chromedp.Title()); title != "(102) Approvals · Brevet" && title != "(50) Approvals · Brevet" {
 		t.Errorf("got the title %q, want it to count what waits", title)
 	}
 	_, body := w.ask(t, w.program(t, "bob"), "/approvals", nil)

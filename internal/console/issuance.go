@@ -66,7 +66,7 @@ func (c *Console) issuance(r *http.Request, who *visitor) (view, error) {
 	}
 	p.Proof, err = c.proof(r.Context(), record.ID)
 	p.Proof.Shown = shown{SPIFFEID: record.Subject.ID.String(), Scope: record.Scope, Task: record.Task, Decision: record.Decision}
-	return view{page: "issuance", title: titleOf(record), data: p}, err
+	return pageIssuance.view(titleOf(record), p), err
 }
 
 // keyPatience bounds the wait for the public keys of the log, which Vault holds.
@@ -138,10 +138,10 @@ func (c *Console) task(r *http.Request, who *visitor) (view, error) {
 	values := r.URL.Query()
 	p := taskPage{SPIFFEID: values.Get("spiffe_id"), Task: values.Get("task")}
 	if p.SPIFFEID == "" && p.Task == "" {
-		return view{page: "tasks", title: "Task", data: p}, nil
+		return pageTasks.view("Task", p), nil
 	}
 	if !isTask(p.SPIFFEID, p.Task) {
-		return view{page: "tasks", title: "Task", data: p, status: http.StatusUnprocessableEntity}, nil
+		return pageTasks.view("Task", p).withStatus(http.StatusUnprocessableEntity), nil
 	}
 	var err error
 	if p.Timeline, err = c.timeline(r, who, broker.TimelineQuery{SPIFFEID: p.SPIFFEID, Task: p.Task}); err != nil {
@@ -154,5 +154,5 @@ func (c *Console) task(r *http.Request, who *visitor) (view, error) {
 		return view{}, err
 	}
 	p.Alive = alive.Records
-	return view{page: "task", title: "Task", data: p}, nil
+	return pageTask.view("Task", p), nil
 }

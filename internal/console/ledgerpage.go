@@ -86,7 +86,7 @@ func (c *Console) ledger(r *http.Request, who *visitor) (view, error) {
 			return view{}, err
 		}
 	}
-	return view{page: "ledger", title: "Ledger", data: v}, nil
+	return pageLedger.view("Ledger", v), nil
 }
 
 // checkpoint returns the latest signed checkpoint, with any number of witnesses.

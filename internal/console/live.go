@@ -44,7 +44,7 @@ func (c *Console) live(r *http.Request, who *visitor) (view, error) {
 		p.Quarantines, err = c.cfg.Broker.Quarantines(ctx, who.Auditor)
 		return err
 	})
-	return view{page: "live", title: "Live credentials", data: &p}, reads.Wait()
+	return pageLive.view("Live credentials", &p), reads.Wait()
 }
 
 // windowOf returns the period of the rates: "hour", or "day" if the address says so.

@@ -47,7 +47,7 @@ func TestBrowserLiveCredentials(t *testing.T) {
 	b.check("/endings/not-confirmed")
 	b.visit("/endings/revoke?id=" + token.ID)
 	b.order(token.ID[28:], "found in a log")
-	if got := b.said("main"); b.said("h1") != "Revocation receipt" || !strings.Contains(got, token.ID) && !strings.Contains(got, "revoked") || !strings.Contains(got, "accepted offline until") {
+	if got := b.said("main"); b.said("h1") != "Revocation receipt" || !strings.Contains(got, token.ID) && !strings.Contains(got, "Revoked") || !strings.Contains(got, "accepted offline, expires") {
 		t.Errorf("got the receipt %q", got)
 	}
 	b.check("/endings/receipt")

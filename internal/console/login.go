@@ -270,5 +270,5 @@ func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *Console) signedOut(w http.ResponseWriter, r *http.Request) {
-	c.show(w, r, nil, view{page: "signed-out", title: "Logged out"})
+	c.show(w, r, nil, pageSignedOut.view("Logged out", struct{}{}))
 }

@@ -11,6 +11,8 @@ import (
 	"path"
 	"strings"
 	"time"
+
+	"github.com/brevet-dev/brevet/broker"
 )
 
 //go:embed templates
@@ -19,20 +21,71 @@ var templates embed.FS
 // page is the template of one page, combined with the layout.
 type page struct{ *template.Template }
 
-// view names a page and holds its data. A zero status is 200.
+// view names a page and holds its data. A zero status is 200. pageOf makes views.
 type view struct {
 	page, title string
 	data        any
 	status      int
 }
 
+// pageOf is the name of a page. Its template expects data of type T: html/template checks fields only when it executes, so
+// the compiler checks the type here, and a test executes every branch of every template with that type.
+type pageOf[T any] string
+
+// The pages, by the name of their template.
+const (
+	pageHome              pageOf[homePage]                 = "home"
+	pageYou               pageOf[profile]                  = "you"
+	pagePasskeys          pageOf[passkeysPage]             = "passkeys"
+	pageApprovals         pageOf[inbox]                    = "approvals"
+	pageApproval          pageOf[*ask]                     = "approval"
+	pageLive              pageOf[*livePage]                = "live"
+	pageHistory           pageOf[historyPage]              = "history"
+	pageIssuance          pageOf[issuancePage]             = "issuance"
+	pageTasks             pageOf[taskPage]                 = "tasks"
+	pageTask              pageOf[taskPage]                 = "task"
+	pageWhose             pageOf[whosePage]                = "whose"
+	pageSelect            pageOf[orderPage]                = "select"
+	pageOrder             pageOf[orderPage]                = "order"
+	pageReceipt           pageOf[receiptPage]              = "receipt"
+	pageCatalogue         pageOf[catalogueView]            = "catalogue"
+	pageScope             pageOf[scopeView]                = "scope"
+	pageVersions          pageOf[[]broker.CatalogueChange] = "versions"
+	pageDiff              pageOf[diffView]                 = "diff"
+	pageDraft             pageOf[editView]                 = "draft"
+	pageDraftRefused      pageOf[draftView]                = "draft-refused"
+	pageDraftChecked      pageOf[draftView]                = "draft-checked"
+	pageProposal          pageOf[proposalView]             = "proposal"
+	pageReplay            pageOf[replayView]               = "replay"
+	pageExplain           pageOf[explainView]              = "explain"
+	pageLedger            pageOf[ledgerView]               = "ledger"
+	pageSystem            pageOf[systemView]               = "system"
+	pageReference         pageOf[*reference]               = "reference"
+	pageReferenceTag      pageOf[referenceTag]             = "reference-tag"
+	pageReferenceTypes    pageOf[[]shape]                  = "reference-types"
+	pageReferenceProblems pageOf[[]problemsOf]             = "reference-problems"
+	pageTrouble           pageOf[troublePage]              = "trouble"
+	pageSignedOut         pageOf[struct{}]                 = "signed-out"
+)
+
+// view returns the view of the page with its data.
+func (p pageOf[T]) view(title string, data T) view {
+	return view{page: string(p), title: title, data: data}
+}
+
+// withStatus returns the view with another status than 200.
+func (v view) withStatus(status int) view {
+	v.status = status
+	return v
+}
+
 // framed is the data of the layout.
 type framed struct {
-	Title, Section string
-	Who            *visitor
-	Notice         string
-	Data           any
-	Now            time.Time
+	Page, Title, Section string
+	Who                  *visitor
+	Notice               string
+	Data                 any
+	Now                  time.Time
 }
 
 // parsePages parses each page together with the layout and the shared parts.
@@ -62,7 +115,7 @@ func (c *Console) parsePages() (map[string]*page, error) {
 // show renders a page and then writes it, so that a failed template never sends half a page.
 func (c *Console) show(w http.ResponseWriter, r *http.Request, who *visitor, v view) {
 	section, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
-	f := framed{Title: v.title, Section: section, Who: who, Data: v.data, Now: c.cfg.Now()}
+	f := framed{Page: v.page, Title: v.title, Section: section, Who: who, Data: v.data, Now: c.cfg.Now()}
 	if who != nil {
 		f.Notice = c.sessions.PopString(r.Context(), keyNotice)
 	}

@@ -29,6 +29,14 @@ func (c *Console) passkeysRoutes(mux chi.Router) {
 	mux.Post("/you/passkeys/{id}/remove", c.act(c.removePasskey))
 }
 
+// passkeysPage lists passkeys. Most is how many a person may have.
+type passkeysPage struct {
+	Passkeys   []broker.Passkey
+	Configured bool
+	Site       string
+	Most       int
+}
+
 // passkeys lists the visitor's passkeys.
 func (c *Console) passkeys(r *http.Request, who *visitor) (view, error) {
 	has, err := c.cfg.Broker.Passkeys(r.Context(), who.Person)
@@ -36,12 +44,7 @@ func (c *Console) passkeys(r *http.Request, who *visitor) (view, error) {
 		return view{}, err
 	}
 	site := c.cfg.Broker.RelyingParty()
-	return view{page: "passkeys", title: "Your passkeys", data: struct {
-		Passkeys   []broker.Passkey
-		Configured bool
-		Site       string
-		Most       int
-	}{has, site.Configured(), site.ID, broker.MaxPasskeys}}, nil
+	return pagePasskeys.view("Your passkeys", passkeysPage{has, site.Configured(), site.ID, broker.MaxPasskeys}), nil
 }
 
 // creation contains what a browser needs to create a passkey (WebAuthn's PublicKeyCredentialCreationOptionsJSON).

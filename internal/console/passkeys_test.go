@@ -52,7 +52,7 @@ func TestBrowserPasskeySignsApproval(t *testing.T) {
 	alice.run(chromedp.Click(approve), chromedp.WaitVisible(`[data-says]`))
 	alice.has("The request was cancelled or timed out, or none of your passkeys is available. Nothing was sent.")
 	call(alice, webauthn.SetUserVerified, webauthn.SetUserVerifiedParams{AuthenticatorID: device, IsUserVerified: true})
-	alice.presses(approve, "Pending approvals")
+	alice.presses(approve, "Approvals")
 	alice.has("Approved: the sandbox can redeem the request now")
 	if got, err := agent.Redeem(t.Context(), first, refund("p1")); err != nil || got.Token == nil {
 		t.Errorf("got %+v, %v, want a credential", got, err)

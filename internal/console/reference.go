@@ -268,21 +268,21 @@ func limitsOf(s *openapi3.Schema) []string {
 // referenceRoutes registers pages that everybody who is logged in may read: openapi.yaml is not secret.
 func (c *Console) referenceRoutes(mux chi.Router) {
 	mux.Get("/reference", c.visit(func(*http.Request, *visitor) (view, error) {
-		return view{page: "reference", title: "API", data: c.reference}, nil
+		return pageReference.view("API", c.reference), nil
 	}))
 	mux.Get("/reference/openapi.yaml", c.visitRaw)
 	mux.Get("/reference/types", c.visit(func(*http.Request, *visitor) (view, error) {
-		return view{page: "reference-types", title: "API types", data: c.reference.Types}, nil
+		return pageReferenceTypes.view("API types", c.reference.Types), nil
 	}))
 	mux.Get("/reference/problems", c.visit(func(*http.Request, *visitor) (view, error) {
-		return view{page: "reference-problems", title: "API problems", data: byStatus(c.cfg.Problems)}, nil
+		return pageReferenceProblems.view("API problems", byStatus(c.cfg.Problems)), nil
 	}))
 	mux.Get("/reference/{tag}", c.visit(func(r *http.Request, _ *visitor) (view, error) {
 		i := slices.IndexFunc(c.reference.Tags, func(t referenceTag) bool { return t.Name == chi.URLParam(r, "tag") })
 		if i < 0 {
 			return view{}, broker.ErrNotFound
 		}
-		return view{page: "reference-tag", title: "API: " + c.reference.Tags[i].Name, data: c.reference.Tags[i]}, nil
+		return pageReferenceTag.view("API: "+c.reference.Tags[i].Name, c.reference.Tags[i]), nil
 	}))
 }
 

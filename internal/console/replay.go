@@ -131,7 +131,7 @@ func (c *Console) replay(r *http.Request, catalogue *scopes.Catalogue, span stri
 	}
 	defer c.replayer.Unlock()
 	v, err := c.replayAll(r.Context(), catalogue, back)
-	return view{page: "replay", title: "Replay", data: v}, err
+	return pageReplay.view("Replay", v), err
 }
 
 func (c *Console) replayAll(ctx context.Context, catalogue *scopes.Catalogue, back time.Duration) (replayView, error) {

@@ -52,9 +52,6 @@ type part struct {
 	Next       string
 }
 
-// Well reports whether the dependency is OK.
-func (p part) Well() bool { return p.Word == stateOK }
-
 // systemView is the health of all dependencies.
 type systemView struct {
 	Parts   []part
@@ -69,7 +66,12 @@ func (c *Console) system(r *http.Request, who *visitor) (view, error) {
 	if !who.Audits() && !who.Administers() {
 		return view{}, errNotAllowed
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), healthTimeout)
+	return pageSystem.view("Health", c.health(r.Context(), who)), nil
+}
+
+// health checks the dependencies. It includes what the visitor may see.
+func (c *Console) health(ctx context.Context, who *visitor) systemView {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
 	v := systemView{Everywhere: c.readsCatalogue(who) == nil}
 	v.Parts = append(c.ledgerParts(ctx, v.Everywhere), c.vaultPart(ctx))
@@ -82,11 +84,11 @@ func (c *Console) system(r *http.Request, who *visitor) (view, error) {
 	}
 	v.Keys = c.cfg.Vault.SigningKeys()
 	for _, p := range v.Parts {
-		if !p.Well() {
+		if p.Word != stateOK {
 			v.Trouble++
 		}
 	}
-	return view{page: "system", title: "Health", data: v}, nil
+	return v
 }
 
 // touches reports whether any part of a trust domain is within reach.

@@ -107,7 +107,7 @@ func TestSystemShowsAVaultThatIsAway(t *testing.T) {
 	b := w.tab(t)
 	b.login("dave")
 	b.open("/system")
-	b.has("PostgreSQL", "Vault", "signing")
+	b.has("PostgreSQL", "Vault", "Signing")
 	if strings.Contains(b.page(), "Down") {
 		t.Errorf("a dependency is down:\n%s", b.page())
 	}

@@ -11,26 +11,7 @@ import (
 
 // Labels for the codes of the record. A code without a label is shown unchanged.
 var (
-	statusChoices = []choice{
-		{string(broker.StatusDenied), "denied"},
-		{string(broker.StatusPending), "pending approval"},
-		{string(broker.StatusApproved), "approved, not redeemed"},
-		{string(broker.StatusRejected), "rejected"},
-		{string(broker.StatusWithdrawn), "withdrawn"},
-		{string(broker.StatusRedeemed), "redeemed"},
-		{string(broker.StatusIntent), "being issued"},
-		{string(broker.StatusIssued), "issued"},
-		{string(broker.StatusFailed), "failed"},
-		{string(broker.StatusUnknown), "outcome unknown, not delivered"},
-		{string(broker.StatusCompensated), "cleaned up, not delivered"},
-		{string(broker.StatusRevoking), "inactive, revocation pending"},
-		{string(broker.StatusRevoked), "revoked"},
-		{string(broker.StatusReleased), "released"},
-		{string(broker.StatusExpired), "expired"},
-		{string(broker.StatusUsed), "used"},
-	}
-	decisionChoices = []choice{{"allow", "allowed"}, {"deny", "denied"}, {"pending", "pending approval"}}
-	codeChoices     = []choice{
+	codeChoices = []choice{
 		{scopes.ReasonPermitted, "permitted by policy"},
 		{scopes.ReasonApprovalRequired, "approval required"},
 		{scopes.ReasonApproved, "approved"},
@@ -92,25 +73,17 @@ var (
 	}
 )
 
-// termFunctions translate codes in templates.
+// termFunctions show states and codes in templates.
 var termFunctions = template.FuncMap{
-	"status": inWords(statusChoices), "decision": inWords(decisionChoices), "code": inWords(codeChoices),
-	"detail": inWords(detailChoices), "event": inWords(eventChoices), "why": inWords(whyChoices),
+	"badge": badge, "code": inWords(codeChoices), "detail": inWords(detailChoices), "event": inWords(eventChoices), "why": inWords(whyChoices),
 }
 
 // inWords returns the label of a code. A code that the list lacks is shown escaped.
-func inWords(list []choice) func(term any) string {
-	return func(term any) string {
-		text := ""
-		switch term := term.(type) {
-		case string:
-			text = term
-		case broker.Status:
-			text = string(term)
-		}
-		if i := slices.IndexFunc(list, func(c choice) bool { return c.Value == text }); i >= 0 {
+func inWords(list []choice) func(code string) string {
+	return func(code string) string {
+		if i := slices.IndexFunc(list, func(c choice) bool { return c.Value == code }); i >= 0 {
 			return list[i].Text
 		}
-		return safetext.Text(text)
+		return safetext.Text(code)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/scopes"
 )
@@ -19,9 +18,8 @@ func (c *Console) functions() template.FuncMap {
 		"inert":    safetext.Text,
 		"pieces":   safetext.Pieces,
 		"utc":      utc,
-		"iso":      func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-		"left":     func(t time.Time) string { return left(t, c.cfg.Now()) },
-		"ago":      func(t time.Time) string { return ago(t, c.cfg.Now()) },
+		"iso":      iso,
+		"when":     func(t time.Time) template.HTML { return when(t, c.cfg.Now()) },
 		"lasting":  lasting,
 		"params":   paramsOf,
 		"short":    short,
@@ -29,7 +27,6 @@ func (c *Console) functions() template.FuncMap {
 		"mixes":    safetext.MixesAlphabets,
 		"prose":    prose,
 		"reach":    func(r scopes.Reach) string { return reaches[r] },
-		"outcome":  func(s broker.CatalogueState) string { return outcomes[s] },
 		"shiftsof": shiftsOf,
 		"textdiff": textDiff,
 		"these":    func(of ...any) []any { return of },
@@ -43,18 +40,53 @@ func utc(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
-func left(t, now time.Time) string {
-	if !t.After(now) {
-		return "expired"
+func iso(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// when shows a time: relative to now, with the UTC time on hover. The styles show both in print, and on the pages that are
+// evidence. A script keeps the relative time current.
+func when(t, now time.Time) template.HTML {
+	if t.IsZero() {
+		return "never"
 	}
-	return "in " + lasting(t.Sub(now))
+	//nolint:gosec // every part is a formatted time
+	return template.HTML(`<time datetime="` + iso(t) + `" title="` + utc(t) + `"><span>` + relative(t, now) + `</span><span class="utc"> (` + utc(t) + `)</span></time>`)
+}
+
+// relative describes a time relative to now, such as "3 min ago" or "in 1 h 20 min". It rounds down.
+func relative(t, now time.Time) string {
+	seconds := int64(t.Sub(now) / time.Second)
+	switch {
+	case seconds < 0:
+		return spell(-seconds, false) + " ago"
+	case seconds > 0:
+		return "in " + spell(seconds, true)
+	}
+	return "now"
+}
+
+// spell formats a number of seconds with its largest unit. If exact is set, minutes follow hours.
+func spell(seconds int64, exact bool) string {
+	const minute, hour, day = 60, 60 * 60, 24 * 60 * 60
+	switch minutes := seconds % hour / minute; {
+	case seconds < minute:
+		return fmt.Sprintf("%d s", seconds)
+	case seconds < hour:
+		return fmt.Sprintf("%d min", minutes)
+	case seconds < day && exact && minutes > 0:
+		return fmt.Sprintf("%d h %d min", seconds/hour, minutes)
+	case seconds < day:
+		return fmt.Sprintf("%d h", seconds/hour)
+	case seconds < 2*day:
+		return "1 day"
+	}
+	return fmt.Sprintf("%d days", seconds/day)
 }
 
 func ago(t, now time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
-	return lasting(max(0, now.Sub(t))) + " ago"
+	return relative(t, now)
 }
 
 // lasting formats a duration with at most its two largest units.

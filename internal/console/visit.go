@@ -116,8 +116,3 @@ func toLogin(w http.ResponseWriter, r *http.Request) {
 	}
 	http.Redirect(w, r, "/login?return="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 }
-
-// home shows the dashboard.
-func (c *Console) home(_ *http.Request, who *visitor) (view, error) {
-	return view{page: "home", title: "Dashboard"}, nil
-}

@@ -22,19 +22,16 @@ type whosePage struct {
 func (c *Console) whose(r *http.Request, who *visitor) (view, error) {
 	asked := strings.TrimSpace(r.URL.Query().Get("credential"))
 	p := whosePage{Digest: strings.TrimPrefix(strings.ToLower(asked), "sha256:")}
-	v := view{page: "whose", title: "Find a token's owner"}
+	const title = "Find a token's owner"
 	if p.Digest == "" {
-		v.data = p
-		return v, nil
+		return pageWhose.view(title, p), nil
 	}
 	digest, ok := readDigest(p.Digest)
 	if !ok {
 		p.Digest, p.Bad = "", true // it may be the credential itself, so do not show it again
-		v.data, v.status = p, http.StatusUnprocessableEntity
-		return v, nil
+		return pageWhose.view(title, p).withStatus(http.StatusUnprocessableEntity), nil
 	}
 	found, err := c.cfg.Broker.List(r.Context(), broker.Query{Credential: digest, Limit: mostOwners}, who.Auditor)
 	p.Owners = found.Records
-	v.data = p
-	return v, err
+	return pageWhose.view(title, p), err
 }

@@ -5,9 +5,18 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 )
+
+// profile is the visitor's own identity and roles.
+type profile struct {
+	Name, ID string
+	Groups   []string
+	Expires  time.Time // of the login
+	Roles    []role
+}
 
 // role is the name of a role, and where the person holds it.
 type role struct {
@@ -26,9 +35,10 @@ func roleOf(name string, reach broker.Reach) role {
 
 // you shows the visitor's own profile.
 func (c *Console) you(_ *http.Request, who *visitor) (view, error) {
-	return view{page: "you", title: "Profile", data: struct{ Approver, Auditor, Admin role }{
-		roleOf("Approver", who.Approver), roleOf("Auditor", who.Auditor), roleOf("Admin", who.Admin),
-	}}, nil
+	return pageYou.view("Profile", profile{
+		Name: who.Name(), ID: who.ID(), Groups: who.Groups(), Expires: who.Expires(),
+		Roles: []role{roleOf("Approver", who.Approver), roleOf("Auditor", who.Auditor), roleOf("Admin", who.Admin)},
+	}), nil
 }
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

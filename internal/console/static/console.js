@@ -1,24 +1,27 @@
 "use strict";
 
-// Countdowns, updated each second. Without scripts, pages show the time left when the server rendered them.
+// Relative times, updated each second. Without scripts, pages show the times relative to when the server rendered them. The
+// clock is that of the server: data-now corrects a browser's clock that is wrong.
 (() => {
-  const units = [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]];
+  const skew = Date.parse(document.body.dataset.now) - Date.now();
 
-  const lasting = (seconds) => {
-    for (const [i, [length, name]] of units.entries()) {
-      const n = Math.floor(seconds / length);
-      if (n === 0) continue;
-      const next = units[i + 1];
-      const rest = next ? Math.floor((seconds % length) / next[0]) : 0;
-      return `${n}${name}` + (rest > 0 ? ` ${rest}${next[1]}` : "");
-    }
-    return "0s";
+  const spell = (seconds, exact) => {
+    const minutes = Math.floor((seconds % 3600) / 60), hours = Math.floor(seconds / 3600), days = Math.floor(seconds / 86400);
+    if (seconds < 60) return `${seconds} s`;
+    if (seconds < 3600) return `${minutes} min`;
+    if (seconds < 86400) return exact && minutes > 0 ? `${hours} h ${minutes} min` : `${hours} h`;
+    return days === 1 ? "1 day" : `${days} days`;
+  };
+
+  const relative = (time) => {
+    const seconds = Math.trunc((Date.parse(time) - Date.now() - skew) / 1000);
+    if (seconds === 0) return "now";
+    return seconds > 0 ? `in ${spell(seconds, true)}` : `${spell(-seconds, false)} ago`;
   };
 
   setInterval(() => {
-    for (const e of document.querySelectorAll("time[data-left]")) {
-      const seconds = Math.round((Date.parse(e.dateTime) - Date.now()) / 1000);
-      const text = seconds > 0 ? `in ${lasting(seconds)}` : "expired";
+    for (const e of document.querySelectorAll("time > span:first-child")) {
+      const text = relative(e.parentElement.dateTime);
       if (e.textContent !== text) e.textContent = text;
     }
   }, 1000);
