@@ -112,9 +112,15 @@ func (c *Console) parsePages() (map[string]*page, error) {
 	return pages, nil
 }
 
+// sectionOf is the section of the navigation that a path outside of it belongs to.
+var sectionOf = map[string]string{"issuances": "history", "tasks": "history", "whose": "history", "endings": "live"}
+
 // show renders a page and then writes it, so that a failed template never sends half a page.
 func (c *Console) show(w http.ResponseWriter, r *http.Request, who *visitor, v view) {
 	section, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	if of, ok := sectionOf[section]; ok {
+		section = of
+	}
 	f := framed{Page: v.page, Title: v.title, Section: section, Who: who, Data: v.data, Now: c.cfg.Now()}
 	if who != nil {
 		f.Notice = c.sessions.PopString(r.Context(), keyNotice)

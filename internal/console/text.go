@@ -49,7 +49,7 @@ func when(t, now time.Time) template.HTML {
 		return "never"
 	}
 	//nolint:gosec // every part is a formatted time
-	return template.HTML(`<time datetime="` + iso(t) + `" title="` + utc(t) + `"><span>` + relative(t, now) + `</span><span class="utc"> (` + utc(t) + `)</span></time>`)
+	return template.HTML(`<time datetime="` + iso(t) + `" title="` + utc(t) + `">` + relative(t, now) + `</time>`)
 }
 
 // relative describes a time relative to now, such as "3 min ago" or "in 1 h 20 min". It rounds down.

@@ -1,7 +1,7 @@
 "use strict";
 
-// What comes to wait shows by itself. The list is made on the server: here is only told when to fetch it, and that is not while
-// somebody decides, because nothing may move below a finger.
+// Updates the list of pending requests. The server renders the list; this script only decides when to fetch it. It does not
+// fetch it while somebody decides, because nothing may move under a finger.
 (() => {
   const inbox = () => document.getElementById("inbox");
   if (!inbox()) return;
@@ -36,7 +36,7 @@
     show.hidden = false;
   };
 
-  // Another try comes by itself after what was cut off, but not after an answer that is no stream: then it comes from here.
+  // EventSource reconnects after an interruption, but not after a response that is no stream. Then this script reconnects.
   let source;
   const listen = () => {
     source = new EventSource("/approvals/events");

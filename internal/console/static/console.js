@@ -20,8 +20,8 @@
   };
 
   setInterval(() => {
-    for (const e of document.querySelectorAll("time > span:first-child")) {
-      const text = relative(e.parentElement.dateTime);
+    for (const e of document.querySelectorAll("time[title]")) {
+      const text = relative(e.dateTime);
       if (e.textContent !== text) e.textContent = text;
     }
   }, 1000);

@@ -1,7 +1,7 @@
 "use strict";
 
-// Keys that move between requests. None of them decides on anything, and they can be turned off: who speaks to their computer
-// would press them by accident.
+// Keyboard shortcuts that move between requests. No shortcut casts a vote. They can be turned off, because speech input
+// triggers them by accident (WCAG 2.1.4).
 (() => {
   const dialog = document.getElementById("keys"), show = document.getElementById("show-keys"), use = document.getElementById("use-keys");
   if (!dialog) return;

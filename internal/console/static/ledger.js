@@ -1,7 +1,8 @@
 "use strict";
 
-// A witness of its own: this browser remembers the last checkpoint that it has seen of a log, and checks that the next one
-// continues it (RFC 9162, 2.1.4.2). It takes none that the log has not signed. Who changes or cuts off the past is found out by everybody who has looked before.
+// Makes this browser a witness: it stores the last checkpoint of a log that it saw, and checks that the next one is consistent
+// with it (RFC 9162, 2.1.4.2). It accepts only signed checkpoints. So every browser that visited before detects it if somebody
+// changes or truncates the log.
 (() => {
   const data = document.getElementById("log-note");
   const verdict = document.getElementById("growth");
@@ -13,7 +14,7 @@
   const place = `brevet-checkpoint:${origin}`;
   const node = async (left, right) => new Uint8Array(await crypto.subtle.digest("SHA-256", new Uint8Array([1, ...left, ...right])));
 
-  // continues tells whether a tree of one size and root is the beginning of that of another.
+  // continues reports whether the tree of one size and root is a prefix of the other tree.
   const continues = async (before, after, hashes) => {
     let path = hashes.map(bytesOf);
     const [first, second] = [bytesOf(before.root), bytesOf(after.root)];

@@ -1,10 +1,10 @@
 "use strict";
 
-// Has what is alive looked at again every 5 seconds while somebody sees the page, and draws what was recorded over time.
+// Refreshes the live credentials every 5 seconds while the page is visible, and draws the figures over time.
 (() => {
   const chart = document.getElementById("chart");
   const figures = document.getElementById("figures");
-  const lines = [["issued", "Issued", []], ["denied", "Denied", [6, 4]], ["pending", "Pending approval", [2, 3]], ["ended", "Revoked", [10, 4, 2, 4]]];
+  const lines = [["issued", "Issued", []], ["denied", "Denied", [6, 4]], ["pending", "Pending", [2, 3]], ["ended", "Revoked", [10, 4, 2, 4]]];
   let plot = null;
   let known = null;
 
@@ -26,7 +26,7 @@
 
   const cell = (kind, text) => Object.assign(document.createElement(kind), { textContent: text, className: kind === "td" ? "number" : "" });
 
-  // tell puts the same figures into the table, the newest first.
+  // tell writes the same figures into the table, newest first.
   const tell = () => figures.replaceChildren(...known.times.map((time, i) => {
     const row = document.createElement("tr");
     const begin = cell("th", new Date(time * 1000).toISOString().slice(0, 16).replace("T", " ") + " UTC");
@@ -40,7 +40,7 @@
     try {
       answer = await fetch(chart.dataset.rates);
     } catch {
-      return; // the network is gone; it is asked again
+      return; // the network is down; the next call tries again
     }
     if (!answer.ok) return;
     const rates = await answer.json();

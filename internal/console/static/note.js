@@ -1,6 +1,6 @@
 "use strict";
 
-// Signed notes (c2sp.org/signed-note), for the scripts that check the log in this browser.
+// Signed notes (c2sp.org/signed-note), for the scripts that verify the log in this browser.
 const signedNotes = (() => {
   const bytesOf = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
   const utf8 = (text) => new TextEncoder().encode(text);
@@ -16,7 +16,7 @@ const signedNotes = (() => {
     return new Uint8Array(await crypto.subtle.digest("SHA-256", all));
   };
 
-  // readNote takes a signed note apart into its text and its signatures, each with name, key hash and bytes.
+  // readNote parses a signed note into its text and its signatures. A signature has a name, a key hash and bytes.
   const readNote = (note) => {
     const end = note.lastIndexOf("\n\n");
     if (end < 0) throw new Error("invalid signed note");
@@ -28,7 +28,7 @@ const signedNotes = (() => {
     return { text: note.slice(0, end + 1), signatures };
   };
 
-  // readKey takes a verifier's key apart: name+hash+base64. Its hash is of its name, its kind and its bytes.
+  // readKey parses a verifier key, name+hash+base64. It computes the hash itself, from the name, the kind and the bytes.
   const readKey = async (text) => {
     const [name, hash] = text.split("+", 2);
     const key = bytesOf(text.slice(name.length + hash.length + 2));
@@ -36,7 +36,7 @@ const signedNotes = (() => {
     return { name, hash: digest.slice(0, 4), kind: key[0], bytes: key.slice(1) };
   };
 
-  // signed tells whether a key of the log has signed the note: true, false, or null when this browser cannot tell.
+  // signed reports whether a key of the log has signed the note: true, false, or null if this browser cannot check it.
   const signed = async (note, keys) => {
     for (const text of keys) {
       const key = await readKey(text);

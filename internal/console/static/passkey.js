@@ -1,6 +1,6 @@
 "use strict";
 
-// What a passkey does happens in the browser: making one, and signing exactly what somebody approves. The server checks both.
+// Creates passkeys and signs approvals with them. The server verifies both.
 (() => {
   const bytes = (text) => Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0));
   const text = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer))).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
@@ -35,7 +35,7 @@
     options.challenge = bytes(options.challenge);
     options.user.id = bytes(options.user.id);
     options.excludeCredentials = known(options.excludeCredentials);
-    // Who has a passkey shows it: a session alone adds none.
+    // A person with a passkey must use it to add another one: a session alone is not enough.
     if (options.excludeCredentials.length > 0) form.elements.assertion.value = await assert(options.challenge, options.rp.id, options.excludeCredentials);
     const made = await navigator.credentials.create({ publicKey: options });
     form.elements.response.value = answer(made, {

@@ -1,7 +1,7 @@
 "use strict";
 
-// Checks in this browser that the entries of a record are in the log, as they are shown: the hash of each (RFC 6962, 2.1), its
-// way to the root of the checkpoint, and the signature of the checkpoint (c2sp.org/signed-note). Nothing is asked of the server.
+// Verifies in this browser that the log includes the entries of a record: the hash of each entry (RFC 6962, 2.1), its path to
+// the root of the checkpoint, and the signature of the checkpoint (c2sp.org/signed-note). It sends nothing to the server.
 (() => {
   const verdict = document.getElementById("proof-verdict");
   const steps = document.getElementById("proof-steps");
@@ -9,7 +9,7 @@
 
   const { bytesOf, utf8, same, sha256, readNote, signed } = signedNotes;
 
-  // rootFrom is the root that a leaf and its proof lead to (RFC 9162, 2.1.3.2), or null when the proof is not for that place.
+  // rootFrom returns the root that a leaf and its proof lead to (RFC 9162, 2.1.3.2), or null if the proof has another length.
   const rootFrom = async (leaf, index, size, path) => {
     let [fn, sn, r] = [index, size - 1, leaf];
     if (index >= size) return null;
@@ -55,7 +55,7 @@
     let body = {};
     try {
       body = JSON.parse(entry.body);
-    } catch {} // it is of nothing then
+    } catch {} // then the entry belongs to no record
     const holds = led !== null && same(led, bytesOf(root)) && ids.includes(body.id);
     const hex = [...leaf].map((b) => b.toString(16).padStart(2, "0")).join("");
     return say(holds, ids.includes(body.id)
@@ -63,13 +63,13 @@
       : `entry ${entry.index} belongs to another record.`);
   };
 
-  // inBody is where the entry that begins a record says what the page shows.
+  // inBody reads the values that the page shows from the first entry of a record.
   const inBody = new Map([
     ["spiffe_id", (body) => body.subject.spiffe_id], ["scope", (body) => body.request.scope],
     ["task", (body) => body.request.task], ["decision", (body) => body.decision.outcome],
   ]);
 
-  // checkShown holds what the page shows to what the entries say.
+  // checkShown compares the values on the page with the entries.
   const checkShown = (receipt, shown) => {
     const bodies = receipt.entries.map((entry) => JSON.parse(entry.body));
     const begun = bodies.find((body) => body.id === receipt.issuance && body.subject && body.request && body.decision);
@@ -104,7 +104,7 @@
 
   const read = () => JSON.parse(document.getElementById("proof-data").textContent);
 
-  // changed flips one digit of the first entry, as somebody could who changes the record.
+  // changed changes one digit of the first entry, as an attacker could.
   const changed = (data) => {
     const body = data.receipt.entries[0].body;
     const at = body.search(/[0-9]/);

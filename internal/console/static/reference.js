@@ -1,6 +1,6 @@
 "use strict";
 
-// A filter as one types: what does not have all the words is hidden. Without scripts there is none, and the whole page is there.
+// Filters while the reader types: it hides what lacks a word. Without scripts the page shows everything.
 (() => {
   const box = document.getElementById("filter");
   if (!box) return;

@@ -1,7 +1,7 @@
 "use strict";
 
-// Makes the digest that a credential is found by, in this browser: the credential itself has no name in the form, is taken out
-// of the page before the form is sent, and goes nowhere.
+// Computes the digest of a credential in this browser. The field of the credential has no name, so the form does not send it,
+// and the script empties it before the form is sent.
 (() => {
   const secret = document.getElementById("secret");
   const digest = document.getElementById("digest");
@@ -10,7 +10,7 @@
   if (!secret) return;
   document.getElementById("local").hidden = false;
 
-  // part is the bytes of base64url without padding, or null.
+  // part decodes base64url without padding. It returns null if the text is not base64url.
   const part = (text) => {
     if (!/^[A-Za-z0-9_-]*$/.test(text) || text.length % 4 === 1) return null;
     const base64 = text.replaceAll("-", "+").replaceAll("_", "/");
@@ -26,7 +26,7 @@
     }
   };
 
-  // claims are the payload of a JWT (RFC 7515), whatever it is signed by, or null.
+  // claims returns the payload of a JWT (RFC 7515), or null if the text is no JWT. It verifies no signature.
   const claims = (text) => {
     const parts = text.split(".");
     if (parts.length !== 3) return null;
