@@ -1,6 +1,6 @@
 "use strict";
 
-// Relative times, updated each second. Without scripts, pages show the times relative to when the server rendered them. The
+// Shows the current section of the navigation on narrow screens, and updates relative times each second. Without scripts, pages show the times relative to when the server rendered them. The
 // clock is that of the server: data-now corrects a browser's clock that is wrong.
 (() => {
   const skew = Date.parse(document.body.dataset.now) - Date.now();
@@ -18,6 +18,8 @@
     if (seconds === 0) return "now";
     return seconds > 0 ? `in ${spell(seconds, true)}` : `${spell(-seconds, false)} ago`;
   };
+
+  document.querySelector(".sections [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
   setInterval(() => {
     for (const e of document.querySelectorAll("time[title]")) {
