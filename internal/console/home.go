@@ -77,7 +77,8 @@ func (c *Console) home(r *http.Request, who *visitor) (view, error) {
 			return err
 		})
 	}
-	return pageHome.view("Dashboard", p), reads.Wait()
+	err := reads.Wait() // before p is copied
+	return pageHome.view("Dashboard", p), err
 }
 
 // sumApprovals counts the requests that wait for the visitor. A broken glass comes before older requests.
