@@ -78,10 +78,14 @@ func (c *Console) castAlso(r *http.Request, who *visitor, ballots []broker.VoteC
 		}
 		n++
 	}
-	if n == len(ballots) {
-		return fmt.Sprintf(" The vote also applies to %d similar requests.", n)
+	also := fmt.Sprintf(" The vote also applies to %d similar requests", n)
+	if n == 1 {
+		also = " The vote also applies to 1 similar request"
 	}
-	return fmt.Sprintf(" The vote also applies to %d similar requests; %d others had changed or were already decided.", n, len(ballots)-n)
+	if n == len(ballots) {
+		return also + "."
+	}
+	return also + fmt.Sprintf("; %d had changed or were already decided.", len(ballots)-n)
 }
 
 // votesOf parses the votes in a form: first the one on the request itself, then those on similar requests.
