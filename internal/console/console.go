@@ -96,7 +96,8 @@ type Console struct {
 	reference    *reference
 	catalogues   shelf
 	replayer     replaying
-	lately       lately
+	ledgerStatus lately[broker.LedgerStatus]
+	liveTotals   liveTotals
 	exports      *ratelimit.Semaphore
 	mostExported int // records in one export
 }

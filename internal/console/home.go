@@ -102,7 +102,9 @@ func (c *Console) sumApprovals(r *http.Request, who *visitor) (*approvalsSummary
 // sumRecord fills in s. A search that takes too long leaves its part empty: the dashboard must not fail because of it.
 func (c *Console) sumRecord(ctx context.Context, reads *errgroup.Group, reach broker.Reach, s *recordSummary) {
 	reads.Go(func() error {
-		counts, err := c.cfg.Broker.LiveCounts(ctx, reach)
+		counts, err := c.liveTotals.within(reach).read(ctx, c.cfg.Now, func(ctx context.Context) (broker.LiveCounts, error) {
+			return c.cfg.Broker.LiveCounts(ctx, reach)
+		})
 		if errors.Is(err, broker.ErrTooBroad) {
 			s.TooBroad, err = true, nil
 		}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -16,8 +15,6 @@ import (
 const (
 	// healthTimeout bounds each health check of a page.
 	healthTimeout = 3 * time.Second
-	// statusLasts is how long the status of the ledger is cached.
-	statusLasts = 3 * time.Second
 	// Beyond these thresholds a component is degraded.
 	slowDatabase  = 250 * time.Millisecond
 	shortLogin    = 5 * time.Minute
@@ -98,33 +95,10 @@ func touches(reach broker.Reach, domain string) bool {
 	})
 }
 
-// lately caches the last status of the ledger, including an error. All visitors within a few seconds get the same answer.
-// The zero value is ready to use.
-type lately struct {
-	mu     sync.Mutex
-	asked  time.Time
-	status broker.LedgerStatus
-	err    error
-}
-
-// ask returns the cached status, or fetches it again if it is too old. The fetch continues if the caller disconnects,
-// because other callers wait for it.
-func (l *lately) ask(ctx context.Context, of Log, now func() time.Time) (broker.LedgerStatus, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if since := now().Sub(l.asked); since < 0 || since >= statusLasts {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTimeout)
-		defer cancel()
-		l.status, l.err = of.Status(ctx)
-		l.asked = now()
-	}
-	return l.status, l.err
-}
-
 // ledgerParts returns the health of PostgreSQL and of what depends on it. Totals over all trust domains are only for
 // readers who may see all of them.
 func (c *Console) ledgerParts(ctx context.Context, everywhere bool) []part {
-	s, err := c.lately.ask(ctx, c.cfg.Ledger, c.cfg.Now)
+	s, err := c.ledgerStatus.read(ctx, c.cfg.Now, c.cfg.Ledger.Status)
 	if err != nil {
 		return []part{{"PostgreSQL", stateDown, nil, "Brevet cannot decide, issue or revoke without it. Check the server and its connections. Pending revocations continue when it responds again."}}
 	}
