@@ -1,4 +1,4 @@
-// Recording runs a command and draws what it prints as an animated SVG, which plays at the speed of the command:
+// Recording runs a command and draws what it prints as an animated SVG, at a speed at which a person can read:
 //
 //	go run -C tools ./recording -o docs/demo.svg -- bin/brevet demo
 //
@@ -23,8 +23,8 @@ const (
 	rows       = 34  // that are visible at a time
 	lineHeight = 19  // pixels
 	charWidth  = 8.0 // pixels, of 13.3 px monospace
-	longest    = 700 * time.Millisecond
-	shortest   = 90 * time.Millisecond
+	longest    = 900 * time.Millisecond
+	shortest   = 220 * time.Millisecond
 	lastShown  = 6 * time.Second
 )
 
