@@ -243,12 +243,14 @@ func samples(t *testing.T) []sample {
 
 	health := systemView{
 		Parts: []part{
-			{"PostgreSQL", stateOK, []string{"version 17.5", "response time 410µs", "120344 entries, 812.4 MiB on disk"}, ""}, {"Checkpoint", stateOK, []string{"covers 120344 entries, 1 s ago"}, ""},
+			{"PostgreSQL", stateOK, []string{"version 17.5", "response time 410µs", "120344 entries, 812.4 MiB on disk"}, ""},
+			{"Checkpoint", stateOK, []string{"covers 120344 entries, 1 s ago"}, ""},
 			{"Sweeper", stateDegraded, nil, "No replica is running the sweeper. A replica takes over within seconds. Reload the page; if the problem persists, check the logs of the replicas."},
 			{"Vault", stateDown, nil, "Brevet cannot issue dynamic credentials or sign JWTs without it. Check Vault and the network. Pending revocations continue when it responds again."},
 		},
 		Keys: []broker.SigningKey{
-			{Key: broker.Key{ID: record.KeyID}, Created: before(60 * 24 * time.Hour), Signs: true, Published: true}, {Key: broker.Key{ID: "next"}, Created: before(time.Minute), Steady: ahead(10 * time.Minute), Published: true},
+			{Key: broker.Key{ID: record.KeyID}, Created: before(60 * 24 * time.Hour), Signs: true, Published: true},
+			{Key: broker.Key{ID: "next"}, Created: before(time.Minute), Steady: ahead(10 * time.Minute), Published: true},
 			{Key: broker.Key{ID: "old"}, Created: before(400 * 24 * time.Hour)},
 		},
 		Trouble: 2, Everywhere: true,
