@@ -12,7 +12,7 @@ RACE   := ./internal/httpapi ./internal/ledger ./internal/egress ./internal/cons
 BROWSER := ^TestBrowser
 SPEED   := Fast$$
 # The suites of `make prove`: they test a whole deployment rather than a package. The soak takes an hour and runs alone.
-SUITES := docs-run rotation hostile canary tamper upgrade history faults conformance egress e2e speed
+SUITES := docs-run rotation hostile canary tamper upgrade history faults conformance egress e2e speed race
 
 .DEFAULT_GOAL := help
 
@@ -42,7 +42,7 @@ test: ready ## Run the tests of all packages against real servers (minutes)
 
 .PHONY: race
 race: ready ## Run the tests of concurrent packages with the race detector (needs a C compiler; minutes)
-	$(GO) test -race -p 3 -shuffle=on -count=1 -timeout 60m -skip '$(BROWSER)|$(SPEED)' $(RACE)
+	$(GO) test -json -race -p 3 -shuffle=on -count=1 -timeout 60m -skip '$(BROWSER)|$(SPEED)' $(RACE) | awk -f tools/count.awk
 
 .PHONY: check
 check: ## Lint; check that generated code and module files are current

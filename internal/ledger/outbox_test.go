@@ -206,7 +206,6 @@ func TestNoticesThatAreNotTaken(t *testing.T) {
 
 // A webhook that got no notices for long gets those of the last day, however many entries there were.
 func TestNoticesCatchUp(t *testing.T) {
-	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
