@@ -135,7 +135,8 @@ type whoami struct {
 	code   string // of a problem
 }
 
-// askWho calls /v1/whoami over exactly this connection. In TLS 1.3 a client learns only now that its certificate was refused.
+// askWho calls /v1/whoami over this connection. In TLS 1.3 the handshake succeeds on the client side even if the server refuses the
+// certificate: the client sees that only at its first read.
 func askWho(conn *tls.Conn) (got whoami, err error) {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return got, err
