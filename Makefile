@@ -78,7 +78,7 @@ deps: ## Install PostgreSQL where it is missing (Debian and Ubuntu)
 ##@ Prove
 
 .PHONY: prove
-prove: ready ## Run the suites that try a whole deployment, one after the other (half an hour)
+prove: ready ## Run the suites that try a whole deployment, one after the other (an hour)
 	@for suite in $(SUITES); do echo "== $$suite"; $(MAKE) --no-print-directory $$suite || failed="$$failed $$suite"; done; \
 		if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
