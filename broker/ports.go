@@ -79,8 +79,8 @@ type Tokens interface {
 	// token, or might have missed an end that WaitForReplicas has waited for.
 	Cached(id string, claims [32]byte) (standing TokenStanding, ok bool)
 	// WaitForReplicas returns when no replica relies on cached state from before the call. Every replica then honors the ends and
-	// the catalogue that were committed before the call. This takes some milliseconds, or about half a second if a replica does
-	// not respond. It does not stop when ctx ends.
+	// the catalogue that were committed before the call. This takes some milliseconds, half a second if a replica does not
+	// respond, and two seconds at most. It does not stop when ctx ends.
 	WaitForReplicas(ctx context.Context)
 	// EndedIn returns the indexes of the ended tokens in a status list, in ascending order. It reads like TokenStanding. Tokens
 	// stay in a list until one minute after they expire. EndedIn returns ErrNotFound if the list holds no tokens.

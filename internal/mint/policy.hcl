@@ -1,6 +1,6 @@
-# What the broker may do in Vault: sign credentials with one key and checkpoints of the ledger with another, in one form,
-# see their public halves, look after its own token, create tokens of one role, and renew, look up and end what it knows the accessor or the lease of. Every path
-# is exact.
+# What the broker may do in Vault: sign tokens with one key and checkpoints of the ledger with another, in one form, read their
+# public halves, renew its own token, create tokens of one role, and look up, renew and end what it knows the accessor or lease
+# of. Every path is exact.
 
 path "{{mount}}/sign/{{key}}" {
   capabilities = ["update"]

@@ -78,7 +78,7 @@ var suites = []struct{ name, does string }{
 	{"canary", "secrets are looked for, in every spelling, in all that a broker's work leaves behind: [canary](../tests/canary/canary_test.go)"},
 	{"history", "what many callers of two replicas saw while things failed, held to models: [history](../tests/history/models_test.go)"},
 	{"soak", "two replicas at work for an hour, while something goes wrong each minute: [soak](../tests/bench/soak_test.go)"},
-	{"upgrade", "two replicas under load go from the version before the last migration to this one, and back: [upgrade](../tests/upgrade/upgrade_test.go)"},
+	{"upgrade", "two replicas under load go from the version before the last migration to this one and back, or from the same version before the first migration is added: [upgrade](../tests/upgrade/upgrade_test.go)"},
 	{"tamper", "a ledger is changed as its owner could: [audit.md](audit.md)"},
 	{"conformance", "the OAuth surface against its specifications: [oauth.md](oauth.md)"},
 	{"egress", "every way around the egress gateway: [egress.md](egress.md)"},
