@@ -7,7 +7,7 @@ import (
 
 // Internals that the tests of this package use.
 var (
-	CheckObject  = checkObject
+	ParseObject  = parseObject
 	NewCursors   = newCursors
 	ListingOf    = listingOf
 	CursorSeal   = (*cursors).seal

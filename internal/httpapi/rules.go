@@ -38,17 +38,15 @@ const (
 func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, error) {
 	var out T
 	var body []byte
+	var object map[string]any
 	if r.ContentLength != 0 || s.rules.routes[operation].Operation.RequestBody.Value.Required {
 		var err error
-		if body, err = readBody(w, r, s.rules.body[operation], mostBytes(operation)); err != nil {
+		if body, object, err = readBody(w, r, s.rules.body[operation], mostBytes(operation)); err != nil {
 			return out, err
 		}
 	}
-	if err := s.rules.check(r, who, operation, body); err != nil {
+	if err := s.rules.check(r, who, operation, object); err != nil || object == nil {
 		return out, err
-	}
-	if body == nil {
-		return out, nil
 	}
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber() // a parameter keeps its exact digits for policy
@@ -81,16 +79,17 @@ func typeError(err error) error {
 
 func malformed(detail string) error { return &requestError{kind: errMalformedBody, detail: detail} }
 
-// readBody returns the bytes of a body that is one strict JSON object with no members outside members.
-func readBody(w http.ResponseWriter, r *http.Request, members map[string]bool, most int64) ([]byte, error) {
+// readBody reads a body that is one strict JSON object with no members outside members. It returns the bytes and the object.
+func readBody(w http.ResponseWriter, r *http.Request, members map[string]bool, most int64) ([]byte, map[string]any, error) {
 	if err := checkBodyHeaders(r, "application/json", most); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	body, err := readAll(w, r, most)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return body, checkObject(body, members)
+	object, err := parseObject(body, members)
+	return body, object, err
 }
 
 func readAll(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
@@ -132,39 +131,104 @@ func checkBodyHeaders(r *http.Request, wanted string, most int64) error {
 	return nil
 }
 
-// checkObject accepts exactly one JSON object (RFC 7493: no duplicate names, valid UTF-8, no lone surrogates) of bounded depth
-// and size. The object must not contain NUL, and its top-level members must all be in members.
-func checkObject(body []byte, members map[string]bool) error {
+// parseObject returns the one JSON object in body (RFC 7493: no duplicate names, valid UTF-8, no lone surrogates), of bounded
+// depth and size. The object must not contain NUL, and its top-level members must all be in members. A number keeps its digits.
+func parseObject(body []byte, members map[string]bool) (map[string]any, error) {
 	if !utf8.Valid(body) {
-		return malformed("utf8")
+		return nil, malformed("utf8")
 	}
-	d := jsontext.NewDecoder(bytes.NewReader(body))
-	if d.PeekKind() != '{' {
-		return malformed("not_an_object")
+	p := parser{Decoder: jsontext.NewDecoder(bytes.NewReader(body)), members: members}
+	if p.PeekKind() != '{' {
+		return nil, malformed("not_an_object")
 	}
-	for tokens := 1; ; tokens++ {
-		token, err := d.ReadToken()
-		switch {
-		case err != nil:
-			return syntaxError(err)
-		case d.StackDepth() == 0:
-			return checkEnd(d)
-		case d.StackDepth() > maxDepth:
-			return malformed("too_deep")
-		case tokens > maxTokens:
-			return malformed("too_many_tokens")
-		case token.Kind() != '"':
-			continue
+	value, err := p.value()
+	if err != nil {
+		return nil, err
+	}
+	return value.(map[string]any), checkEnd(p.Decoder)
+}
+
+// parser reads JSON values and counts their tokens.
+type parser struct {
+	*jsontext.Decoder
+	members map[string]bool
+	tokens  int
+}
+
+// value reads the next value: nil, a bool, a string, a json.Number, a []any or a map[string]any.
+func (p *parser) value() (any, error) {
+	token, err := p.token()
+	if err != nil {
+		return nil, err
+	}
+	switch token.Kind() {
+	case '{':
+		return p.object()
+	case '[':
+		return p.array()
+	case '"':
+		return text(token)
+	case '0':
+		return json.Number(token.String()), nil
+	case 'n':
+		return nil, nil //nolint:nilnil // the JSON value null
+	}
+	return token.Bool(), nil
+}
+
+func (p *parser) token() (jsontext.Token, error) {
+	token, err := p.ReadToken()
+	p.tokens++
+	switch {
+	case err != nil:
+		return token, syntaxError(err)
+	case p.StackDepth() > maxDepth:
+		return token, malformed("too_deep")
+	case p.tokens > maxTokens:
+		return token, malformed("too_many_tokens")
+	}
+	return token, nil
+}
+
+func (p *parser) object() (any, error) {
+	object := map[string]any{}
+	for {
+		token, err := p.token()
+		if err != nil || token.Kind() == '}' {
+			return object, err
 		}
-		text := token.String()
-		if strings.ContainsRune(text, 0) {
-			return malformed("nul_character")
+		name, err := text(token)
+		if err != nil {
+			return nil, err
 		}
-		// After the name of a member, the object has seen an odd number of names and values.
-		if _, n := d.StackIndex(d.StackDepth()); d.StackDepth() == 1 && n%2 == 1 && !members[text] {
-			return malformed("unknown_member")
+		if p.StackDepth() == 1 && !p.members[name] {
+			return nil, malformed("unknown_member")
+		}
+		if object[name], err = p.value(); err != nil {
+			return nil, err
 		}
 	}
+}
+
+func (p *parser) array() (any, error) {
+	array := []any{}
+	for p.PeekKind() != ']' {
+		value, err := p.value()
+		if err != nil {
+			return nil, err
+		}
+		array = append(array, value)
+	}
+	_, err := p.token()
+	return array, err
+}
+
+func text(token jsontext.Token) (string, error) {
+	text := token.String()
+	if strings.ContainsRune(text, 0) {
+		return "", malformed("nul_character")
+	}
+	return text, nil
 }
 
 func checkEnd(d *jsontext.Decoder) error {
@@ -245,9 +309,9 @@ func memberNames(op *openapi3.Operation) map[string]bool {
 	return names
 }
 
-// check validates a call by who against the description of its operation. body has passed readBody; it is nil if the call has
+// check validates a call by who against the description of its operation. body is what readBody returned, or nil if the call has
 // none.
-func (ru *rules) check(r *http.Request, who caller, operation string, body []byte) error {
+func (ru *rules) check(r *http.Request, who caller, operation string, body map[string]any) error {
 	if body == nil && r.ContentLength != 0 {
 		return malformed("body_unexpected")
 	}
@@ -255,13 +319,15 @@ func (ru *rules) check(r *http.Request, who caller, operation string, body []byt
 	if err != nil {
 		return err
 	}
-	input := &openapi3filter.RequestValidationInput{
+	route := ru.routes[operation]
+	err = openapi3filter.ValidateRequest(r.Context(), &openapi3filter.RequestValidationInput{
 		Request:     r,
 		QueryParams: values,
-		Route:       ru.routes[operation],
+		Route:       route,
 		PathParams:  ru.path(r, operation),
 		Options: &openapi3filter.Options{
 			SkipSettingDefaults: true,
+			ExcludeRequestBody:  true, // checked below, without reading it again
 			AuthenticationFunc: func(context.Context, *openapi3filter.AuthenticationInput) error {
 				if who.IsZero() {
 					return errUnauthenticated
@@ -269,11 +335,12 @@ func (ru *rules) check(r *http.Request, who caller, operation string, body []byt
 				return nil
 			},
 		},
+	})
+	if err == nil && body != nil {
+		schema := route.Operation.RequestBody.Value.Content.Get("application/json").Schema.Value
+		err = schema.VisitJSON(body, openapi3.VisitAsRequest())
 	}
-	if body != nil {
-		r.Body = io.NopCloser(bytes.NewReader(body))
-	}
-	return ruleError(openapi3filter.ValidateRequest(r.Context(), input))
+	return ruleError(err)
 }
 
 // path returns the values of the path parameters.
@@ -319,18 +386,16 @@ func ruleError(err error) error {
 	if errors.As(err, &security) {
 		return &requestError{kind: errUnauthenticated, detail: "no_identity"}
 	}
+	var schema *openapi3.SchemaError
 	var request *openapi3filter.RequestError
-	if !errors.As(err, &request) {
+	switch {
+	case errors.As(err, &request) && request.Parameter != nil:
+		return &requestError{kind: errParameter, field: request.Parameter.Name, detail: "parameter_" + request.Parameter.In}
+	case request != nil || !errors.As(err, &schema):
 		return fmt.Errorf("validating a request: %w", err)
 	}
-	if request.Parameter != nil {
-		return &requestError{kind: errParameter, field: request.Parameter.Name, detail: "parameter_" + request.Parameter.In}
-	}
-	var schema *openapi3.SchemaError
-	if errors.As(err, &schema) {
-		if pointer := schema.JSONPointer(); len(pointer) > 0 {
-			return &requestError{kind: errInvalid, field: pointer[0], detail: pointer[0]}
-		}
+	if pointer := schema.JSONPointer(); len(pointer) > 0 {
+		return &requestError{kind: errInvalid, field: pointer[0], detail: pointer[0]}
 	}
 	return &requestError{kind: errInvalid, detail: "body"}
 }
