@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,34 +21,28 @@ type Config struct {
 	Live      LiveCredentials
 	Approvals Approvals
 	Minter    Minter
-	// Feed lets callers follow the record. If it is nil, they find nothing.
-	Feed EventFeed
-	// Usage keeps what holders report about their credentials. If it is nil, no report is accepted.
-	Usage Usage
-	// Stats counts credentials and decisions. If it is nil, all counts are zero.
-	Stats Stats
-	// Tokens reports the state of tokens. If it is nil, no token is in force.
-	Tokens Tokens
-	// Signer signs status lists. If it is nil, there are none.
-	Signer Signer
+	Feed      EventFeed
+	Usage     Usage
+	Stats     Stats
+	Tokens    Tokens
+	// Signer signs status lists.
+	Signer          Signer
+	DPoPReplayCache DPoPReplayCache
+	Catalogues      Catalogues
+	Passkeys        Passkeys
+	// RelyingParty is the site that passkeys are registered for. With the zero value, nobody can approve a request that requires
+	// a signature.
+	RelyingParty passkey.RelyingParty
 	// ApprovalPolicy determines who may approve. With the zero value, nobody may.
 	ApprovalPolicy ApprovalPolicy
-	// Passkeys keeps people's passkeys, and RelyingParty is the site that they are registered for. Without both, nobody can
-	// approve a request that requires a signature.
-	Passkeys     Passkeys
-	RelyingParty passkey.RelyingParty
 	// Catalogue returns the catalogue to decide by until one is loaded from Catalogues. Each call returns a consistent snapshot.
 	Catalogue func() *scopes.Catalogue
-	// Catalogues keeps the catalogues that admins apply. If it is nil, admins cannot change the catalogue.
-	Catalogues Catalogues
 	// SecondAdmin means that an admin other than the author must approve each catalogue.
 	SecondAdmin bool
 	// Issuer is the "iss" of every token: an absolute URL.
 	Issuer string
 	Now    func() time.Time
 	Log    *slog.Logger
-	// DPoPReplayCache remembers used DPoP proofs. If it is nil, no proof is accepted.
-	DPoPReplayCache DPoPReplayCache
 	// OnUnrevoked, if not nil, receives from the sweeper the number of credentials that should be dead but may not be.
 	OnUnrevoked func(n int)
 }
@@ -79,8 +74,12 @@ type Broker struct {
 
 // New returns a Broker, or an error that names what is missing from cfg.
 func New(cfg Config) (*Broker, error) {
-	if cfg.Ledger == nil || cfg.Live == nil || cfg.Approvals == nil || cfg.Minter == nil || cfg.Catalogue == nil || cfg.Now == nil || cfg.Log == nil {
-		return nil, errors.New("broker: ledger, live credentials, approvals, minter, catalogue, clock and log are all required")
+	ports := []any{
+		cfg.Ledger, cfg.Live, cfg.Approvals, cfg.Minter, cfg.Feed, cfg.Usage, cfg.Stats, cfg.Tokens, cfg.Signer, cfg.DPoPReplayCache,
+		cfg.Catalogues, cfg.Passkeys,
+	}
+	if slices.Contains(ports, nil) || cfg.Catalogue == nil || cfg.Now == nil || cfg.Log == nil {
+		return nil, errors.New("broker: every port, the catalogue, the clock and the log are required")
 	}
 	if cfg.Issuer == "" {
 		return nil, errors.New("broker: an issuer is required: it names who made a token")
@@ -128,8 +127,5 @@ func (b *Broker) List(ctx context.Context, q Query, reach Reach) (Page, error) {
 
 // Timeline returns the entries about a task or a request, in order. It returns ErrNotFound if there are none within reach.
 func (b *Broker) Timeline(ctx context.Context, of TimelineQuery, reach Reach) ([]Happening, error) {
-	if b.cfg.Feed == nil {
-		return nil, ErrNotFound
-	}
 	return b.cfg.Feed.Timeline(ctx, of, reach)
 }

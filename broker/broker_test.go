@@ -152,6 +152,26 @@ func (f *fixture) Delegate(ctx context.Context, who attest.Identity, h broker.To
 	return testkit.Delivered(func(deliver broker.Deliver) error { return f.Broker.Delegate(ctx, who, h, deliver) })
 }
 
+// noTokens is a store in which no token is in force.
+type noTokens struct{ broker.Tokens }
+
+func (noTokens) Cached(string, [32]byte) (broker.TokenStanding, bool) {
+	return broker.TokenStanding{}, false
+}
+
+func (noTokens) TokenStanding(context.Context, string, [32]byte) (broker.TokenStanding, error) {
+	return broker.TokenStanding{}, nil
+}
+
+func (noTokens) WaitForReplicas(context.Context) {}
+
+// noCatalogues is a store in which no catalogue was ever applied.
+type noCatalogues struct{ broker.Catalogues }
+
+func (noCatalogues) InForce(context.Context) (broker.CatalogueVersion, error) {
+	return broker.CatalogueVersion{}, nil
+}
+
 type fixture struct {
 	*broker.Broker
 	tape  *tape
@@ -170,15 +190,17 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var none testkit.Unused
 	f := &fixture{tape: &tape{}, clock: time.Now(), logs: &bytes.Buffer{}}
 	f.who = identity(t)
 	f.cfg = broker.Config{
-		Ledger: f.tape, Live: f.tape, Approvals: f.tape, DPoPReplayCache: f.tape, Minter: f.tape, Issuer: issuer,
+		Ledger: f.tape, Live: f.tape, Approvals: f.tape, DPoPReplayCache: f.tape, Minter: f.tape, Tokens: noTokens{}, Issuer: issuer,
+		Feed: none, Usage: none, Stats: none, Signer: none, Catalogues: noCatalogues{}, Passkeys: none,
 		Catalogue: func() *scopes.Catalogue { return catalogue },
 		Now:       func() time.Time { return f.clock },
 		Log:       slog.New(slog.NewTextHandler(f.logs, nil)),
 	}
-	f.useTokens(t, nil)
+	f.useTokens(t, noTokens{})
 	return f
 }
 
@@ -451,5 +473,27 @@ func TestRefusalsAreSampledAndCountedExactly(t *testing.T) {
 	// 30 over the rate, and one that the ledger failed to record.
 	if got, want := f.tape.events[len(f.tape.events)-1], "refuse unauthenticated suppressed=31"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestEveryPortIsRequired removes one port after the other.
+func TestEveryPortIsRequired(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for name, remove := range map[string]func(*broker.Config){
+		"ledger": func(c *broker.Config) { c.Ledger = nil }, "live": func(c *broker.Config) { c.Live = nil },
+		"approvals": func(c *broker.Config) { c.Approvals = nil }, "minter": func(c *broker.Config) { c.Minter = nil },
+		"feed": func(c *broker.Config) { c.Feed = nil }, "usage": func(c *broker.Config) { c.Usage = nil },
+		"stats": func(c *broker.Config) { c.Stats = nil }, "tokens": func(c *broker.Config) { c.Tokens = nil },
+		"signer": func(c *broker.Config) { c.Signer = nil }, "replays": func(c *broker.Config) { c.DPoPReplayCache = nil },
+		"catalogues": func(c *broker.Config) { c.Catalogues = nil }, "passkeys": func(c *broker.Config) { c.Passkeys = nil },
+		"catalogue": func(c *broker.Config) { c.Catalogue = nil }, "issuer": func(c *broker.Config) { c.Issuer = "" },
+		"clock": func(c *broker.Config) { c.Now = nil }, "log": func(c *broker.Config) { c.Log = nil },
+	} {
+		cfg := f.cfg
+		remove(&cfg)
+		if _, err := broker.New(cfg); err == nil {
+			t.Errorf("a broker without %s was made", name)
+		}
 	}
 }

@@ -99,7 +99,7 @@ func (b *Broker) ApplyCatalogue(ctx context.Context, order CatalogueOrder) (Cata
 			return CatalogueChange{}, nil, err
 		}
 		if catalogue.Digest() == head.Digest {
-			b.waitForReplicas(ctx) // another replica may have applied it and died before every replica knew
+			b.cfg.Tokens.WaitForReplicas(ctx) // another replica may have applied it and died before every replica knew
 			return CatalogueChange{
 				Digest: head.Digest, Version: head.Version, State: CatalogueApplied, Actor: head.Actor, Reason: head.Reason, Time: head.Since,
 			}, nil, nil
@@ -115,9 +115,6 @@ func (b *Broker) ApplyCatalogue(ctx context.Context, order CatalogueOrder) (Cata
 
 // headIs returns the catalogue in force. It returns ErrOtherCatalogue if that is not the base.
 func (b *Broker) headIs(ctx context.Context, base string) (CatalogueVersion, error) {
-	if b.cfg.Catalogues == nil {
-		return CatalogueVersion{}, ErrOtherCatalogue
-	}
 	head, err := b.cfg.Catalogues.InForce(ctx)
 	if err != nil {
 		return CatalogueVersion{}, fmt.Errorf("reading which catalogue is in force: %w", err)
@@ -162,7 +159,7 @@ func (b *Broker) takeStep(ctx context.Context, step *CatalogueStep) error {
 		return fmt.Errorf("recording a change of the catalogue: %w", err)
 	}
 	if step.Becomes == CatalogueApplied {
-		b.waitForReplicas(ctx)
+		b.cfg.Tokens.WaitForReplicas(ctx)
 		if err := b.reload(ctx, b.catalogue().Digest()); err != nil {
 			b.cfg.Log.WarnContext(ctx, "catalogue in force not read", "error", err)
 		}
@@ -234,9 +231,6 @@ func (b *Broker) CatalogueInForce(ctx context.Context) (CatalogueVersion, []scop
 
 // CatalogueHead returns the version in force. It returns ErrNotFound if none was ever applied.
 func (b *Broker) CatalogueHead(ctx context.Context) (CatalogueVersion, error) {
-	if b.cfg.Catalogues == nil {
-		return CatalogueVersion{}, ErrNotFound
-	}
 	head, err := b.cfg.Catalogues.InForce(ctx)
 	if err == nil && head.Version == 0 {
 		err = ErrNotFound
@@ -246,17 +240,11 @@ func (b *Broker) CatalogueHead(ctx context.Context) (CatalogueVersion, error) {
 
 // CatalogueFiles returns the files of a proposed or applied catalogue. It returns ErrNotFound if there is none.
 func (b *Broker) CatalogueFiles(ctx context.Context, digest string) ([]scopes.File, error) {
-	if b.cfg.Catalogues == nil {
-		return nil, ErrNotFound
-	}
 	return keptFiles(ctx, b.cfg.Catalogues, digest)
 }
 
 // CatalogueChanges lists catalogue changes, newest first.
 func (b *Broker) CatalogueChanges(ctx context.Context, limit int) ([]CatalogueChange, error) {
-	if b.cfg.Catalogues == nil {
-		return nil, nil
-	}
 	return b.cfg.Catalogues.CatalogueChanges(ctx, limit)
 }
 

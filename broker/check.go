@@ -39,7 +39,7 @@ func (b *Broker) Check(ctx context.Context, p Passage) error {
 	if err != nil {
 		return err
 	}
-	if b.cfg.Catalogues != nil && standing.Catalogue != "" && standing.Catalogue != by.Digest() {
+	if standing.Catalogue != "" && standing.Catalogue != by.Digest() {
 		// Another replica has applied a catalogue that this one has not loaded yet.
 		if err := b.reload(ctx, by.Digest()); err != nil {
 			return fmt.Errorf("loading the catalogue in force: %w", err)

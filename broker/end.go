@@ -50,7 +50,7 @@ func (b *Broker) endAll(ctx context.Context, sel Selector, reach Reach, e ending
 	if err != nil {
 		return Receipt{}, err
 	}
-	b.waitForReplicas(ctx)
+	b.cfg.Tokens.WaitForReplicas(ctx)
 	listed := open[:min(len(open), max(0, mostReceipts-len(done)))]
 	receipt.More = len(listed) < len(open) || len(done) > mostReceipts
 	receipt.Ended = append(done[:min(len(done), mostReceipts)], b.revokeAll(ctx, listed, e.term)...)

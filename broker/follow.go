@@ -51,8 +51,5 @@ func (b *Broker) Follow(who string) (leave func(), err error) {
 // Changes returns the matching records within reach that have changed since an index. A negative index starts at the end of the
 // ledger.
 func (b *Broker) Changes(ctx context.Context, q Query, reach Reach, from int64) (Changes, error) {
-	if b.cfg.Feed == nil {
-		return Changes{}, ErrNotFound
-	}
 	return b.cfg.Feed.Changes(ctx, q, reach, from)
 }

@@ -41,7 +41,7 @@ func (b *Broker) Scopes() []*scopes.Scope { return b.catalogue().Scopes() }
 func (b *Broker) reload(ctx context.Context, than string) error {
 	b.inForce.mu.Lock()
 	defer b.inForce.mu.Unlock()
-	if b.cfg.Catalogues == nil || b.catalogue().Digest() != than {
+	if b.catalogue().Digest() != than {
 		return nil
 	}
 	head, err := b.cfg.Catalogues.InForce(ctx)

@@ -43,7 +43,7 @@ func (b *Broker) EndTask(ctx context.Context, end TaskEnd) (Receipt, error) {
 		return Receipt{}, fmt.Errorf("recording the end of a task: %w", err)
 	}
 	if cmd.At.After(cmd.Time) {
-		b.waitForReplicas(ctx)
+		b.cfg.Tokens.WaitForReplicas(ctx)
 		return Receipt{Command: cmd.ID, Time: cmd.At}, nil
 	}
 	receipt, err := b.carryOut(ctx, cmd, Reach{Subject: end.SPIFFEID}, CauseTaskEnded)
@@ -87,7 +87,7 @@ func (b *Broker) Revoke(ctx context.Context, r Revocation) (Receipt, error) {
 		return Receipt{}, fmt.Errorf("listing live credentials: %w", err)
 	}
 	if len(held) == 0 {
-		b.waitForReplicas(ctx) // another replica may have ended it and died before every replica knew
+		b.cfg.Tokens.WaitForReplicas(ctx) // another replica may have ended it and died before every replica knew
 		return Receipt{}, ErrNotFound
 	}
 	cmd, err := b.command(CommandRevoke, &r.Actor, r.Target, r.Reason)

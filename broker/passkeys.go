@@ -51,9 +51,6 @@ func (b *Broker) RelyingParty() passkey.RelyingParty { return b.cfg.RelyingParty
 
 // Passkeys returns a person's passkeys, oldest first.
 func (b *Broker) Passkeys(ctx context.Context, who people.Person) ([]Passkey, error) {
-	if b.cfg.Passkeys == nil {
-		return nil, nil
-	}
 	found, err := b.cfg.Passkeys.Passkeys(ctx, who.ID())
 	if err != nil {
 		return nil, fmt.Errorf("reading passkeys: %w", err)
@@ -78,7 +75,7 @@ type Registration struct {
 // ErrNotVouched and ErrNotRegistered. ErrNotRegistered means that the response does not answer this challenge on a page of the
 // site with an authenticator that verified its user, or that the passkey was registered before.
 func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registration) (Passkey, error) {
-	if b.cfg.Passkeys == nil || !b.cfg.RelyingParty.Configured() {
+	if !b.cfg.RelyingParty.Configured() {
 		return Passkey{}, ErrNoPasskeys
 	}
 	if !isPasskeyName(r.Name) {
@@ -151,9 +148,6 @@ func isPasskeyName(name string) bool {
 // RemovePasskey removes a person's passkey. It returns ErrNotFound if the person has none with that ID. Signatures of a removed
 // passkey no longer count.
 func (b *Broker) RemovePasskey(ctx context.Context, who people.Person, id string) error {
-	if b.cfg.Passkeys == nil {
-		return ErrNotFound
-	}
 	voter, err := b.upsertPerson(ctx, who)
 	if err != nil {
 		return err
@@ -193,7 +187,7 @@ func (b *Broker) filled(ctx context.Context, c *ApprovalRequest, voter Voter, ca
 	if err := b.cfg.ApprovalPolicy.entitled(voter, v.Verdict, c); err != nil {
 		return Vote{}, err
 	}
-	if b.cfg.Passkeys == nil || !b.cfg.RelyingParty.Configured() {
+	if !b.cfg.RelyingParty.Configured() {
 		return Vote{}, ErrNoPasskeys
 	}
 	assertion, err := passkey.ParseAssertion(cast.Assertion)

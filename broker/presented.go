@@ -49,7 +49,7 @@ func (b *Broker) InForce(ctx context.Context, t PresentedToken) error {
 
 // standing returns the state of an active token, from the cache if possible. It always asks the store about a one-shot token.
 func (b *Broker) standing(ctx context.Context, t PresentedToken) (TokenStanding, error) {
-	if b.cfg.Tokens != nil && !t.Token.OneShot {
+	if !t.Token.OneShot {
 		if standing, ok := b.cfg.Tokens.Cached(t.Token.ID, t.Digest); ok {
 			return standing, nil
 		}
@@ -59,9 +59,6 @@ func (b *Broker) standing(ctx context.Context, t PresentedToken) (TokenStanding,
 
 // stored returns the state of an active token from the store, for decisions that must not miss a recent end.
 func (b *Broker) stored(ctx context.Context, t PresentedToken) (TokenStanding, error) {
-	if b.cfg.Tokens == nil {
-		return TokenStanding{}, ErrInactive
-	}
 	standing, err := b.cfg.Tokens.TokenStanding(ctx, t.Token.ID, t.Digest)
 	switch {
 	case err != nil:
@@ -75,7 +72,7 @@ func (b *Broker) stored(ctx context.Context, t PresentedToken) (TokenStanding, e
 // Alive reports whether a credential of any kind is in force for its holder. A static credential is not in force after its task
 // has ended, although nobody can take it back. Alive returns ErrLedgerUnavailable if it cannot tell.
 func (b *Broker) Alive(ctx context.Context, v *View) (bool, error) {
-	if b.cfg.Tokens == nil || v.Status != StatusIssued {
+	if v.Status != StatusIssued {
 		return false, nil
 	}
 	alive, err := b.cfg.Tokens.Alive(ctx, v.ID)
@@ -83,12 +80,4 @@ func (b *Broker) Alive(ctx context.Context, v *View) (bool, error) {
 		return false, fmt.Errorf("reading whether a credential is live: %w", err)
 	}
 	return alive, nil
-}
-
-// waitForReplicas returns when no replica relies on cached token state from before the call. Only then may Brevet confirm what it
-// has just recorded.
-func (b *Broker) waitForReplicas(ctx context.Context) {
-	if b.cfg.Tokens != nil {
-		b.cfg.Tokens.WaitForReplicas(ctx)
-	}
 }

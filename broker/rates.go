@@ -40,9 +40,6 @@ func (b *Broker) Rates(ctx context.Context, since time.Time, step time.Duration,
 	if earliest := q.Until.Add(-LongestRates); q.Since.Before(earliest) {
 		q.Since = earliest
 	}
-	if b.cfg.Stats == nil {
-		return q.Nothing(), nil
-	}
 	return b.cfg.Stats.Rates(ctx, q, reach)
 }
 

@@ -38,9 +38,6 @@ type Group struct {
 
 // LiveCounts counts the live credentials within reach.
 func (b *Broker) LiveCounts(ctx context.Context, reach Reach) (LiveCounts, error) {
-	if b.cfg.Stats == nil {
-		return LiveCounts{}, nil
-	}
 	return b.cfg.Stats.LiveCounts(ctx, reach)
 }
 

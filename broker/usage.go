@@ -42,9 +42,6 @@ type ScopeUsage struct {
 // recorded report. It returns ErrNotFound if the credential is not the caller's, was never issued, or ended more than an hour
 // ago.
 func (b *Broker) ReportUse(ctx context.Context, who attest.Identity, use Use) (Use, error) {
-	if b.cfg.Usage == nil {
-		return Use{}, ErrNotFound
-	}
 	view, err := b.cfg.Ledger.Get(ctx, use.Issuance, Reach{Subject: who.ID().String()})
 	if err != nil {
 		return Use{}, err
@@ -79,9 +76,6 @@ func lastUse(of View, use Use) time.Time {
 // Usage returns the outcomes of requests within reach, by scope. Scopes with the smallest share of used credentials come first.
 // Scopes without reports come last.
 func (b *Broker) Usage(ctx context.Context, q UsageQuery, reach Reach) ([]ScopeUsage, error) {
-	if b.cfg.Usage == nil {
-		return nil, nil
-	}
 	all, err := b.cfg.Usage.ScopeUsage(ctx, q, reach)
 	if err != nil {
 		return nil, err

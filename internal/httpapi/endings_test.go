@@ -217,7 +217,8 @@ func replica(t *testing.T, s *testkit.Stack) *httptest.Server {
 	}
 	book := s.DB.Ledger(t)
 	core, err := broker.New(broker.Config{
-		Ledger: book, Live: book, Approvals: book, Minter: s.Minter, Catalogue: func() *scopes.Catalogue { return loaded },
+		Ledger: book, Live: book, Feed: book, Usage: book, Stats: book, Tokens: book, Approvals: book, Passkeys: book, DPoPReplayCache: book,
+		Catalogues: book, Minter: s.Minter, Signer: s.Minter, Catalogue: func() *scopes.Catalogue { return loaded },
 		Issuer: testkit.Audience, Now: time.Now, Log: s.Config.Log,
 	})
 	if err != nil {

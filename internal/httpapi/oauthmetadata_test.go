@@ -120,7 +120,8 @@ func TestMetadataOfAnIssuerWithAPath(t *testing.T) {
 	}
 	book := s.DB.Ledger(t)
 	if cfg.Broker, err = broker.New(broker.Config{
-		Ledger: book, Live: book, Approvals: book, Minter: s.Minter, Catalogue: func() *scopes.Catalogue { return loaded },
+		Ledger: book, Live: book, Feed: book, Usage: book, Stats: book, Tokens: book, Approvals: book, Passkeys: book, DPoPReplayCache: book,
+		Catalogues: book, Minter: s.Minter, Signer: s.Minter, Catalogue: func() *scopes.Catalogue { return loaded },
 		Issuer: testkit.Audience + "/tenant", Now: cfg.Now, Log: cfg.Log,
 	}); err != nil {
 		t.Fatal(err)

@@ -94,8 +94,10 @@ func issue(t *testing.T, m broker.Minter, now func() time.Time) (broker.Result, 
 		t.Fatal(err)
 	}
 	book := &notebook{}
+	var none testkit.Unused
 	b, err := broker.New(broker.Config{
 		Ledger: book, Live: book, Approvals: nobodyVotes{}, Minter: m, Issuer: brevetURL, Now: now, Log: slog.New(slog.DiscardHandler),
+		Feed: none, Usage: none, Stats: none, Tokens: none, Signer: none, DPoPReplayCache: none, Catalogues: none, Passkeys: none,
 		Catalogue: func() *scopes.Catalogue { return catalogue },
 	})
 	if err != nil {

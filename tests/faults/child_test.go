@@ -116,7 +116,8 @@ func (s *settings) build(ctx context.Context, log *slog.Logger) (*http.Server, *
 	}
 	core, err := broker.New(broker.Config{
 		ApprovalPolicy: voters,
-		Ledger:         faultyLedger{book, f}, Live: book, Tokens: book, Approvals: book, Passkeys: book, DPoPReplayCache: book, Minter: faultyMinter{minter, f},
+		Ledger:         faultyLedger{book, f}, Live: book, Feed: book, Usage: book, Stats: book, Tokens: book, Approvals: book, Passkeys: book,
+		DPoPReplayCache: book, Catalogues: book, Minter: faultyMinter{minter, f}, Signer: minter,
 		Catalogue: func() *scopes.Catalogue { return catalogue }, Issuer: testkit.Audience, Now: time.Now, Log: log,
 	})
 	if err != nil {
