@@ -79,7 +79,11 @@ func (c *AuditVerifyCmd) config() (cfg audit.Config, err error) {
 		if err != nil {
 			return cfg, fmt.Errorf("--key-file: %w", err)
 		}
-		texts = append(texts, strings.Fields(string(content))...)
+		keys := strings.Fields(string(content))
+		if len(keys) == 0 { // without a key, no signature would be verified
+			return cfg, fmt.Errorf("--key-file: %s has no key; brevet audit keys prints the keys of the log", c.KeyFile)
+		}
+		texts = append(texts, keys...)
 	}
 	if len(texts) > 0 {
 		if _, cfg.Keys, err = logVerifiers(texts); err != nil {

@@ -104,6 +104,7 @@ func TestAuditVerify(t *testing.T) {
 	verify(online, "--key", a.strange).want(t, 1, "THE RECORD IS DAMAGED, first at 0 to 4", "checkpoint_unsigned: a checkpoint is not signed by the log's key")
 	verify(online, "--key", a.strange, "--checkpoint", a.kept).want(t, 2, "--checkpoint "+a.kept, "no known key")
 	verify(online, "--key", "x").want(t, 2, `"x" is not a public key`)
+	verify(online, "--key-file", a.write(t, "no-keys", "\n")).want(t, 2, "no-keys has no key")
 	verify().want(t, 2, "--database-url-file")
 	verify("--database-url-file=/nowhere").want(t, 2, "--database-url-file")
 	if got := object(t, verify(online, key, "-o", "json").out); got["entries"] != 6.0 || got["sealed"] != 5.0 || got["signatures"] != true {
