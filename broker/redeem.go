@@ -38,7 +38,7 @@ func (b *Broker) Vote(ctx context.Context, who people.Person, cast VoteCast) (*A
 		return nil, err
 	}
 	for range mostOvertaken {
-		c, err := b.caseFor(ctx, voter, cast.Request)
+		c, err := b.requestFor(ctx, voter, cast.Request)
 		if err != nil {
 			return nil, err
 		}
@@ -184,11 +184,11 @@ func (b *Broker) ApprovalRequest(ctx context.Context, who people.Person, id stri
 	if err != nil {
 		return nil, err
 	}
-	return b.caseFor(ctx, voter, id)
+	return b.requestFor(ctx, voter, id)
 }
 
-func (b *Broker) caseFor(ctx context.Context, v Voter, id string) (*ApprovalRequest, error) {
-	c, err := b.readCase(ctx, id, Reach{All: true})
+func (b *Broker) requestFor(ctx context.Context, v Voter, id string) (*ApprovalRequest, error) {
+	c, err := b.readRequest(ctx, id, Reach{All: true})
 	if err != nil {
 		return nil, err
 	}
@@ -203,8 +203,8 @@ func (b *Broker) caseFor(ctx context.Context, v Voter, id string) (*ApprovalRequ
 	return c, err
 }
 
-// readCase reads a request with its votes. If the votes come from another request and must be signed, it reads that request too.
-func (b *Broker) readCase(ctx context.Context, id string, reach Reach) (*ApprovalRequest, error) {
+// readRequest reads a request with its votes. If the votes come from another request and must be signed, it reads that request too.
+func (b *Broker) readRequest(ctx context.Context, id string, reach Reach) (*ApprovalRequest, error) {
 	c, err := b.readVotes(ctx, id, reach)
 	if err != nil || c.Remembered == "" || !c.NeedsPasskey() {
 		return c, err
@@ -253,7 +253,7 @@ func (b *Broker) Waiting(ctx context.Context, who people.Person, limit int) (cas
 func (b *Broker) Withdraw(ctx context.Context, who attest.Identity, id string) error {
 	actor := who.ID().String()
 	for range mostOvertaken {
-		c, err := b.readCase(ctx, id, Reach{Subject: actor})
+		c, err := b.readRequest(ctx, id, Reach{Subject: actor})
 		switch {
 		case err != nil:
 			return err
@@ -287,7 +287,7 @@ type Redemption struct {
 // or the caller's certificate has changed since the vote, and ErrNotApproved if the request was already redeemed or its approval
 // no longer counts.
 func (b *Broker) RedeemApproval(ctx context.Context, who attest.Identity, r Redemption, deliver Deliver) error {
-	c, err := b.readCase(ctx, r.Request, Reach{Subject: who.ID().String()})
+	c, err := b.readRequest(ctx, r.Request, Reach{Subject: who.ID().String()})
 	if err != nil {
 		return err
 	}

@@ -161,7 +161,7 @@ func (w *ApprovalWatch) take(ctx context.Context, kind string, data []byte, on f
 		if json.Unmarshal(data, &now) != nil {
 			return fmt.Errorf("%w: an event is not the JSON of this API", ErrAnswer)
 		}
-		return w.settle(ctx, now, on)
+		return w.catchUp(ctx, now, on)
 	}
 	return nil
 }
@@ -185,8 +185,8 @@ func (w *ApprovalWatch) decided(one openapi.ApprovalDecided, on func(ApprovalEve
 	return on(ApprovalEvent{Decided: &one})
 }
 
-// settle reports the changes that happened while there was no connection.
-func (w *ApprovalWatch) settle(ctx context.Context, now openapi.ApprovalsCurrent, on func(ApprovalEvent) error) error {
+// catchUp reports the changes that happened while there was no connection.
+func (w *ApprovalWatch) catchUp(ctx context.Context, now openapi.ApprovalsCurrent, on func(ApprovalEvent) error) error {
 	waits := map[string]bool{}
 	for _, id := range now.Ids {
 		waits[id] = true

@@ -127,7 +127,7 @@ func (v *evidence) push(body, kept tlog.Hash) {
 	for len(v.trusted) > 0 && v.trusted[0].N <= v.next {
 		switch c := v.trusted[0]; {
 		case c.N < v.next:
-		case v.settle(c):
+		case v.resolve(c):
 			v.agreed = c.N
 		default:
 			v.denied = append(v.denied, c)
@@ -167,7 +167,7 @@ func (v *evidence) checkpoint(c SignedCheckpoint) {
 		})
 	}
 	v.last = max(v.last, signed.N)
-	if signed.N != v.next || v.lost || v.settle(signed) {
+	if signed.N != v.next || v.lost || v.resolve(signed) {
 		return
 	}
 	v.entries.add(Finding{
@@ -177,8 +177,8 @@ func (v *evidence) checkpoint(c SignedCheckpoint) {
 	v.lose()
 }
 
-// settle uses a checkpoint to decide which tree is true, and judges the doubts. It returns false if neither is.
-func (v *evidence) settle(c Checkpoint) bool {
+// resolve uses a checkpoint to decide which tree is true, and judges the doubts. It returns false if neither is.
+func (v *evidence) resolve(c Checkpoint) bool {
 	var verdict verdict
 	switch {
 	case v.bodies.root() == c.Hash:

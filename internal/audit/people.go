@@ -114,7 +114,7 @@ func (s *state) step(b *body, index int64) {
 	if b.Status == "approved" && (code == "" || b.Kind == "approval.remembered" && code != "approved") {
 		s.impossible(index, "it approves a request without enough votes")
 	}
-	r.settled()
+	r.compact()
 }
 
 // cast counts a vote on a record.
@@ -159,7 +159,7 @@ func (s *state) redeem(b *body, index int64) {
 	now := r.change()
 	now[status], now[statusTime], now[redeemedBy] = "redeemed", b.Time, b.ID
 	now[redemptions] = strconv.FormatInt(r.number(redemptions)+1, 10)
-	r.settled()
+	r.compact()
 }
 
 // rejected reports whether somebody has denied a request, or the earlier request whose approval it reuses.

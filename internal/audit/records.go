@@ -104,8 +104,8 @@ func (r *record) change() *[13]string {
 	return next
 }
 
-// settled drops values that equal the table's, so that most changed records share one copy. It also updates the status.
-func (r *record) settled() {
+// compact drops values that equal the table's, so that most changed records share one copy. It also updates the status.
+func (r *record) compact() {
 	if r.row != nil && r.now != nil && *r.row == *r.now {
 		r.now = r.row
 	}
@@ -185,7 +185,7 @@ func (r *record) move(b *body) {
 	if b.Status == "failed" || b.Status == "unknown" || b.Status == "compensated" {
 		now[idempotencyKey] = Null
 	}
-	r.settled()
+	r.compact()
 }
 
 // id returns the key of a record.

@@ -88,7 +88,7 @@ func (s *state) apply(p *parsed) {
 		}
 		delete(s.quarantines.want, b.Target.SPIFFEID)
 	default:
-		s.settle(b, index)
+		s.applyOutcome(b, index)
 	}
 }
 
@@ -128,8 +128,8 @@ func (s *state) start(p *parsed) {
 	s.redeem(b, index)
 }
 
-// settle moves a record according to its outcome.
-func (s *state) settle(b *body, index int64) {
+// applyOutcome moves a record according to its outcome.
+func (s *state) applyOutcome(b *body, index int64) {
 	key, _ := id(b.ID)
 	r := s.records[key]
 	switch {

@@ -190,7 +190,7 @@ func TestBrowserShowsNewRequests(t *testing.T) {
 	alice.run(chromedp.Click("#ask-"+first+" > details > summary"), chromedp.WaitNotPresent("#ask-"+first+" > details[open]"))
 	// A request that somebody else decides disappears from the list.
 	bob := w.program(t, "bob")
-	if status, body := w.ask(t, bob, "/approvals/"+first+"/vote", w.ballot(t, bob, first, "deny")); status != http.StatusSeeOther {
+	if status, body := w.ask(t, bob, "/approvals/"+first+"/vote", w.voteForm(t, bob, first, "deny")); status != http.StatusSeeOther {
 		t.Fatalf("got %d, want the vote taken:\n%s", status, body)
 	}
 	alice.run(chromedp.WaitNotPresent("#ask-" + first))
@@ -226,8 +226,8 @@ func keys(t *testing.T, b *tab, first, second string) {
 
 var hashField = regexp.MustCompile(`name="hash" value="([0-9a-f]{64})"`)
 
-// ballot returns the form that a request's page would send.
-func (w *world) ballot(t *testing.T, browser *http.Client, id, verdict string) url.Values {
+// voteForm returns the form that a request's page would send.
+func (w *world) voteForm(t *testing.T, browser *http.Client, id, verdict string) url.Values {
 	t.Helper()
 	_, page := w.ask(t, browser, "/approvals/"+id, nil)
 	found := hashField.FindStringSubmatch(page)

@@ -136,12 +136,12 @@ func (c *Console) readDraft(r *http.Request) (draft, error) {
 	for _, name := range d.Gone {
 		delete(now, name)
 	}
-	d.settle(before, now)
+	d.compare(before, now)
 	return d, nil
 }
 
-// settle computes the differences from the base.
-func (d *draft) settle(before []scopes.File, now map[string]string) {
+// compare computes the differences from the base.
+func (d *draft) compare(before []scopes.File, now map[string]string) {
 	was := map[string]string{}
 	d.Gone = nil
 	for _, f := range before {

@@ -59,10 +59,10 @@ func TestBrowserPasskeySignsApproval(t *testing.T) {
 	}
 
 	second := waits(t, agent, refund("p2"))
-	ballot := url.Values{"verdict": {"approve"}, "hash": {hashOf(t, w, bob, second)}}
+	voteForm := url.Values{"verdict": {"approve"}, "hash": {hashOf(t, w, bob, second)}}
 	for name, assertion := range map[string]string{"none": "", "of another request": assertionOf(t, w, first), "not one": "{}"} {
-		ballot.Set("assertion", assertion)
-		if status, body := w.ask(t, bob, "/approvals/"+second+"/vote", ballot); status != http.StatusForbidden || !strings.Contains(body, "Passkey signature required") {
+		voteForm.Set("assertion", assertion)
+		if status, body := w.ask(t, bob, "/approvals/"+second+"/vote", voteForm); status != http.StatusForbidden || !strings.Contains(body, "Passkey signature required") {
 			t.Errorf("%s: got %d, want it refused:\n%s", name, status, body)
 		}
 	}
@@ -92,7 +92,7 @@ func remove(b *tab) {
 // hashOf returns the hash in a vote on a request. It reads it from a denial form, which needs no passkey.
 func hashOf(t *testing.T, w *world, browser *http.Client, id string) string {
 	t.Helper()
-	return w.ballot(t, browser, id, "deny").Get("hash")
+	return w.voteForm(t, browser, id, "deny").Get("hash")
 }
 
 // assertionOf returns the signature of an approval. It is not secret: the record contains it.

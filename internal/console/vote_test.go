@@ -17,12 +17,12 @@ func TestVotesThatAreRefused(t *testing.T) {
 	own := waits(t, w.Client(t, "spiffe://acme.test/users/alice/agent"), comment("acme/api", ""))
 	glass, withdrawn := waits(t, agent, shell("web-1")), waits(t, agent, comment("acme/gone", ""))
 	foreign := waits(t, agent, comment("acme/other", ""))
-	gone := w.ballot(t, bob, withdrawn, "approve")
+	gone := w.voteForm(t, bob, withdrawn, "approve")
 	if err := agent.Withdraw(t.Context(), withdrawn); err != nil {
 		t.Fatal(err)
 	}
 	form := func(id, verdict string, more ...string) url.Values {
-		f := w.ballot(t, bob, id, verdict)
+		f := w.voteForm(t, bob, id, verdict)
 		for i := 0; i < len(more); i += 2 {
 			f.Set(more[i], more[i+1])
 		}
@@ -133,9 +133,9 @@ func TestRefusedVotesBesideAnotherAreRecorded(t *testing.T) {
 	alice, bob := w.program(t, "alice"), w.program(t, "bob")
 	open := waits(t, w.agent(t, "tidy"), comment("acme/api", ""))
 	own := waits(t, w.Client(t, "spiffe://acme.test/users/alice/agent"), comment("acme/api", ""))
-	ballot := w.ballot(t, bob, open, "approve")
-	ballot.Set("also", own+"."+w.ballot(t, bob, own, "approve").Get("hash"))
-	if status, body := w.ask(t, alice, "/approvals/"+open+"/vote", ballot); status != http.StatusSeeOther {
+	voteForm := w.voteForm(t, bob, open, "approve")
+	voteForm.Set("also", own+"."+w.voteForm(t, bob, own, "approve").Get("hash"))
+	if status, body := w.ask(t, alice, "/approvals/"+open+"/vote", voteForm); status != http.StatusSeeOther {
 		t.Fatalf("got %d:\n%s", status, body)
 	}
 	if n := refusals(t, w, "own_request", "#alice"); n != 1 {

@@ -66,10 +66,10 @@ var places = []struct {
 		return introspected(k.t, k.s, gateway, text) != inactive
 	}},
 	{"the token that is handed down", []string{"an access token"}, func(k keyring, text string) bool {
-		return handDown(k.t, k.s, agent, text, helper).status == 200
+		return exchangeToken(k.t, k.s, agent, text, helper).status == 200
 	}},
 	{"who it is handed down to", []string{"an actor's JWT-SVID"}, func(k keyring, text string) bool {
-		return handDown(k.t, k.s, agent, k.access("git.issues.anyone"), helper, "actor_token", text).status == 200
+		return exchangeToken(k.t, k.s, agent, k.access("git.issues.anyone"), helper, "actor_token", text).status == 200
 	}},
 	{"the token that is revoked", accessTokens, func(k keyring, text string) bool {
 		before := entriesOf(k.t, k.s)

@@ -41,8 +41,8 @@ func actorToken(t *testing.T, s *testkit.Stack, of string) string {
 	return svid
 }
 
-// handDown exchanges a token of holder for a token of another sandbox.
-func handDown(t *testing.T, s *testkit.Stack, holder, raw, to string, more ...string) granted {
+// exchangeToken exchanges a token of holder for a token of another sandbox.
+func exchangeToken(t *testing.T, s *testkit.Stack, holder, raw, to string, more ...string) granted {
 	t.Helper()
 	form := formOf(url.Values{
 		"grant_type": {exchangeURN}, "subject_token": {raw}, "subject_token_type": {accessTokenURN},
@@ -70,7 +70,7 @@ func TestATokenIsHandedDown(t *testing.T) {
 	raw, holder, before := first.Secret.Reveal(), agent, seen(t, s, first.Secret.Reveal())
 	var act *openapi.TokenActor
 	for _, to := range []string{helper, helper + "/1", twin} {
-		got := handDown(t, s, holder, raw, to, "scope", "git.issues.list", "resource", "https://git.test", "task", "triage-1",
+		got := exchangeToken(t, s, holder, raw, to, "scope", "git.issues.list", "resource", "https://git.test", "task", "triage-1",
 			"authorization_details", `[{"type":"git.issues.list"}]`)
 		if got.status != 200 || got.token.IssuedTokenType != accessTokenURN || got.token.TokenType != "Bearer" {
 			t.Fatalf("to %s: got %d %s", to, got.status, got.text)
@@ -88,7 +88,7 @@ func TestATokenIsHandedDown(t *testing.T) {
 		}
 		before = after
 	}
-	if got := handDown(t, s, twin, raw, helper); got.failed.Error != "invalid_request" || !strings.Contains(got.failed.ErrorDescription, "exchanged 3 times") {
+	if got := exchangeToken(t, s, twin, raw, helper); got.failed.Error != "invalid_request" || !strings.Contains(got.failed.ErrorDescription, "exchanged 3 times") {
 		t.Errorf("a fourth time: got %d %s", got.status, got.text)
 	}
 	s.DB.Check(t)
@@ -129,8 +129,8 @@ func TestWhatIsHandedDownEndsWithWhatItComesFrom(t *testing.T) {
 			ask := list
 			ask.Task = name
 			first := token(t, s.Client(t, agent), ask)
-			child := handDown(t, s, agent, first.Secret.Reveal(), twin)
-			grandchild := handDown(t, s, twin, child.token.AccessToken, helper)
+			child := exchangeToken(t, s, agent, first.Secret.Reveal(), twin)
+			grandchild := exchangeToken(t, s, twin, child.token.AccessToken, helper)
 			id := seen(t, other, grandchild.token.AccessToken).Jti
 			if err := end(first.ID, name); err != nil {
 				t.Fatal(err)
@@ -140,7 +140,7 @@ func TestWhatIsHandedDownEndsWithWhatItComesFrom(t *testing.T) {
 					t.Errorf("got %s after the end of what it comes from", got)
 				}
 			}
-			if got := handDown(t, other, twin, child.token.AccessToken, helper); got.failed.Error != "invalid_request" {
+			if got := exchangeToken(t, other, twin, child.token.AccessToken, helper); got.failed.Error != "invalid_request" {
 				t.Errorf("handing it down: got %d %s", got.status, got.text)
 			}
 			eventually(t, func() error {
@@ -160,7 +160,7 @@ func TestAGatewayTellsWhoActs(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, guarded)
 	raw := token(t, s.Client(t, agent), readIssues).Secret.Reveal()
-	down := handDown(t, s, agent, raw, helper)
+	down := exchangeToken(t, s, agent, raw, helper)
 	if down.status != 200 {
 		t.Fatalf("got %d %s", down.status, down.text)
 	}
@@ -213,7 +213,7 @@ func TestWhatIsNotHandedDown(t *testing.T) {
 		"to whom policy does not let":   {agent, mine, foreign, nil, "access_denied"},
 	} {
 		before, signings := entriesOf(t, s), s.Signings(t)
-		got := handDown(t, s, tc.holder, tc.raw, tc.to, tc.more...)
+		got := exchangeToken(t, s, tc.holder, tc.raw, tc.to, tc.more...)
 		if got.status != 400 || got.failed.Error != tc.error {
 			t.Errorf("%s: got %d %s, want %s", name, got.status, got.text, tc.error)
 		}

@@ -310,7 +310,7 @@ func TestWhatIsHandedDownStaysOnBehalf(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, delegating())
 	first := onBehalf(t, s, given(t, s, "alice"))
-	down := handDown(t, s, agent, first.token.AccessToken, helper)
+	down := exchangeToken(t, s, agent, first.token.AccessToken, helper)
 	if down.status != 200 || down.token.OnBehalfOf.Sub != "alice" {
 		t.Fatalf("got %d %s", down.status, down.text)
 	}

@@ -38,7 +38,7 @@ func TestManyWritersLeaveNoGap(t *testing.T) {
 				if i%6 == 0 { // these are allowed
 					out := broker.Outcome{ID: rec.ID, Time: start, Status: broker.StatusFailed, Detail: "internal"}
 					if err := l.RecordOutcome(t.Context(), out); err != nil {
-						t.Errorf("Settle: %v", err)
+						t.Errorf("RecordOutcome: %v", err)
 					}
 				}
 				if err := l.Refuse(t.Context(), broker.Refusal{Time: start, Code: "invalid"}); err != nil {

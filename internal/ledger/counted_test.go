@@ -45,8 +45,8 @@ func TestLooksAreFast(t *testing.T) {
 		at string
 		do func() error
 	}{
-		{"the census", func() error { _, err := l.LiveCounts(t.Context(), reach); return err }},
-		{"the census of a path", func() error { _, err := l.LiveCounts(t.Context(), path); return err }},
+		{"the live counts", func() error { _, err := l.LiveCounts(t.Context(), reach); return err }},
+		{"the live counts of a path", func() error { _, err := l.LiveCounts(t.Context(), path); return err }},
 		{"the rates of an hour", func() error { _, err := l.Rates(t.Context(), hour(), reach); return err }},
 		{"the rates of a path", func() error { _, err := l.Rates(t.Context(), hour(), path); return err }},
 		{"the status", func() error { _, err := l.Status(t.Context()); return err }},

@@ -84,7 +84,7 @@ func TestLostAnswerOfTheOthers(t *testing.T) {
 	p.arm("vault_unavailable", cutAnswer, false)
 	out := broker.Outcome{ID: rec.ID, Time: start, Status: broker.StatusFailed, Detail: "vault_unavailable"}
 	if err := l.RecordOutcome(t.Context(), out); err != nil || !p.fired() {
-		t.Errorf("Settle: got %v", err)
+		t.Errorf("RecordOutcome: got %v", err)
 	}
 	p.arm("unauthenticated", cutAnswer, false)
 	if err := l.Refuse(t.Context(), broker.Refusal{Time: start, Code: "unauthenticated"}); err != nil || !p.fired() {

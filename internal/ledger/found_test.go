@@ -40,7 +40,7 @@ func TestNoLookReadsWhatIsOver(t *testing.T) {
 			waiting, _, err := l.Waiting(t.Context(), broker.WaitingQuery{Groups: []string{"group-1"}, Within: []string{people.Everywhere}, Limit: 100})
 			return len(waiting), err
 		},
-		"the census": func(l *ledger.Ledger) (int, error) {
+		"the live counts": func(l *ledger.Ledger) (int, error) {
 			all, err := l.LiveCounts(t.Context(), everything)
 			return int(all.Total.Count), err
 		},

@@ -286,13 +286,13 @@ func (p *polled) ask(ctx context.Context, b *broker.Broker, scope string) error 
 }
 
 // vote votes on a request as it is shown.
-func vote(ctx context.Context, b *broker.Broker, who people.Person, ballot broker.VoteCast) error {
-	c, err := b.ApprovalRequest(ctx, who, ballot.Request)
+func vote(ctx context.Context, b *broker.Broker, who people.Person, cast broker.VoteCast) error {
+	c, err := b.ApprovalRequest(ctx, who, cast.Request)
 	if err != nil {
 		return err
 	}
-	ballot.Hash = c.Hash()
-	_, err = b.Vote(ctx, who, ballot)
+	cast.Hash = c.Hash()
+	_, err = b.Vote(ctx, who, cast)
 	return err
 }
 

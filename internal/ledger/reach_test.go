@@ -64,7 +64,7 @@ func TestNoReachSeesBeyondIt(t *testing.T) {
 	}
 	for seed := range uint64(150) {
 		r := drawReach(rand.New(rand.NewPCG(seed, 4)))
-		seen := map[string]map[string]bool{"List": {}, "Live": {}, "Get": {}, "Quarantines": {}, "Census": {}}
+		seen := map[string]map[string]bool{"List": {}, "Live": {}, "Get": {}, "Quarantines": {}, "LiveCounts": {}}
 		look(t, l, r, seen, records)
 		for _, q := range standing {
 			if got, want := seen["Quarantines"][q], inside(r, q); got != want {
@@ -77,7 +77,7 @@ func TestNoReachSeesBeyondIt(t *testing.T) {
 					t.Errorf("%d: %s with %+v shows the record of %s: %t, want %t", seed, way, r, place, got, want)
 				}
 			}
-			if got, want := seen["Census"][place], inside(r, place); got != want {
+			if got, want := seen["LiveCounts"][place], inside(r, place); got != want {
 				t.Errorf("%d: %+v counts what %s has: %t, want %t", seed, r, place, got, want)
 			}
 		}
@@ -109,7 +109,7 @@ func look(t *testing.T, l *ledger.Ledger, r broker.Reach, seen map[string]map[st
 	}
 	counted := liveCounts(t, l, r)
 	for _, g := range counted.BySandbox {
-		seen["Census"][g.Name] = true
+		seen["LiveCounts"][g.Name] = true
 	}
 	if n := int64(len(counted.BySandbox)); counted.Total.Count != n || n > 0 && counted.ByScope[0].Count != n {
 		t.Errorf("%+v: got %+v, want one of each sandbox", r, counted)

@@ -109,7 +109,7 @@ func (l faultyLedger) Begin(ctx context.Context, rec broker.Record) (*broker.Vie
 }
 
 func (l faultyLedger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
-	before, after := settlePoints(out.Status)
+	before, after := outcomePoints(out.Status)
 	if err := l.fault.at(before); err != nil {
 		return fmt.Errorf("%w: %w", broker.ErrLedgerUnavailable, err)
 	}
@@ -122,8 +122,8 @@ func (l faultyLedger) RecordOutcome(ctx context.Context, out broker.Outcome) err
 	return nil
 }
 
-// settlePoints returns the crash points around the commit of an outcome.
-func settlePoints(to broker.Status) (before, after point) {
+// outcomePoints returns the crash points around the commit of an outcome.
+func outcomePoints(to broker.Status) (before, after point) {
 	switch to {
 	case broker.StatusIssued:
 		return beforeIssued, afterIssued

@@ -96,13 +96,13 @@ type kind struct {
 	body func() map[string]any
 	// works reports whether the credential opens its target. It returns an error if it cannot find out. It is nil for a kind that
 	// only expires.
-	works func(ctx context.Context, e *estate, a answer) (bool, error)
+	works func(ctx context.Context, e *inventory, a answer) (bool, error)
 }
 
 func (k kind) leased() bool { return k.works != nil }
 
 // opens calls works until it returns no error: a server that is down rejects valid credentials too.
-func (k kind) opens(t *testing.T, e *estate, a answer) bool {
+func (k kind) opens(t *testing.T, e *inventory, a answer) bool {
 	t.Helper()
 	for began := time.Now(); ; pauseFor(t.Context(), 200*time.Millisecond) {
 		works, err := k.works(t.Context(), e, a)
@@ -209,7 +209,7 @@ func call(ctx context.Context, client *http.Client, target string, body map[stri
 	return a, nil
 }
 
-func tokenWorks(ctx context.Context, e *estate, a answer) (bool, error) {
+func tokenWorks(ctx context.Context, e *inventory, a answer) (bool, error) {
 	req := e.vault.NewRequest(http.MethodGet, "/v1/secret/data/agents/researcher")
 	req.ClientToken = a.text("token")
 	resp, err := e.vault.RawRequestWithContext(ctx, req) //nolint:staticcheck // the only call that takes a token of its own
@@ -222,11 +222,11 @@ func tokenWorks(ctx context.Context, e *estate, a answer) (bool, error) {
 	return err == nil, err
 }
 
-func loginWorks(ctx context.Context, e *estate, a answer) (bool, error) {
+func loginWorks(ctx context.Context, e *inventory, a answer) (bool, error) {
 	return login(ctx, e.target, a.text("username"), a.text("password"))
 }
 
-func dataLoginWorks(ctx context.Context, e *estate, a answer) (bool, error) {
+func dataLoginWorks(ctx context.Context, e *inventory, a answer) (bool, error) {
 	data, _ := a.Credential["data"].(map[string]any)
 	user, _ := data["username"].(string)
 	password, _ := data["password"].(string)
@@ -263,7 +263,7 @@ func login(ctx context.Context, target, user, password string) (bool, error) {
 	return true, nil
 }
 
-func certificateWorks(ctx context.Context, e *estate, a answer) (bool, error) {
+func certificateWorks(ctx context.Context, e *inventory, a answer) (bool, error) {
 	secret, err := e.vault.Logical().ReadWithContext(ctx, "pki/cert/"+a.text("serial_number"))
 	if err != nil {
 		return false, err

@@ -133,7 +133,7 @@ func (l *load) issue(ctx context.Context, client *http.Client, n, i int) {
 		pauseFor(ctx, 50*time.Millisecond)
 		return
 	}
-	l.estate.deliver(got.ID)
+	l.inventory.deliver(got.ID)
 	l.delivered.Add(1)
 	if i%10 == 9 && n%2 == 0 {
 		_, _ = call(ctx, client, to.url+"/v1/tasks/"+name+"/end", map[string]any{})
@@ -153,13 +153,13 @@ func pauseFor(ctx context.Context, d time.Duration) {
 func (l *load) unrecorded(t *testing.T) int {
 	t.Helper()
 	recorded := map[string]bool{}
-	for _, r := range l.estate.rows(t.Context(), t, "") {
+	for _, r := range l.inventory.rows(t.Context(), t, "") {
 		recorded[r.ID] = r.Status != "intent" && r.Status != "failed" && r.Status != "unknown" && r.Status != "compensated"
 	}
-	l.estate.mu.Lock()
-	defer l.estate.mu.Unlock()
+	l.inventory.mu.Lock()
+	defer l.inventory.mu.Unlock()
 	missing := 0
-	for id := range l.estate.delivered {
+	for id := range l.inventory.delivered {
 		if !recorded[id] {
 			missing++
 		}

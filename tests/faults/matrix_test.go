@@ -99,7 +99,7 @@ func (w *world) strike(t *testing.T, k kind, p point, a action) {
 		if !got.has() {
 			t.Fatalf("issuing before the fault: status %d, %s", got.status, got.Code)
 		}
-		if k.leased() && !k.opens(t, w.estate, got) {
+		if k.leased() && !k.opens(t, w.inventory, got) {
 			t.Error("the credential does not work before its end")
 		}
 		_, _ = call(t.Context(), w.client(t, c.subject), r.url+"/v1/tasks/"+task+"/end", map[string]any{})
@@ -156,7 +156,7 @@ func (w *world) judge(t *testing.T, c crashCase, got answer, rows []row) {
 func (w *world) judgeLife(t *testing.T, c crashCase, got answer) {
 	t.Helper()
 	dead := c.revoking() || c.unrenewed()
-	if works := c.opens(t, w.estate, got); works == dead {
+	if works := c.opens(t, w.inventory, got); works == dead {
 		t.Errorf("the credential works: %t", works)
 	}
 	if dead {
@@ -168,7 +168,7 @@ func (w *world) judgeLife(t *testing.T, c crashCase, got answer) {
 	}
 	// A busy Vault may take longer to revoke than Brevet to answer.
 	w.awaitEnd(t, c.subject, time.Now().Add(grace), func(r row) bool { return r.ID == got.ID })
-	if c.opens(t, w.estate, got) {
+	if c.opens(t, w.inventory, got) {
 		t.Error("the credential works after its revocation was acknowledged")
 	}
 }

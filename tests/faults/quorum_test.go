@@ -68,7 +68,7 @@ func (w *world) strikeApproved(t *testing.T, k kind, a action) {
 			t.Logf("no answer: %v", err)
 		}
 		if got.has() {
-			w.estate.deliver(got.ID)
+			w.inventory.deliver(got.ID)
 		}
 		return got
 	}

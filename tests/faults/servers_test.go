@@ -74,7 +74,7 @@ func (s *sandbox) ask(ctx context.Context, k kind) answer {
 	body["scope"], body["task"] = "test."+k.name, task
 	got, err := call(ctx, s.client, s.stack.URL+"/v1/tokens", body)
 	if err == nil && got.has() {
-		s.estate.deliver(got.ID)
+		s.inventory.deliver(got.ID)
 	}
 	return got
 }
@@ -86,7 +86,7 @@ func (s *sandbox) must(t *testing.T, k kind) answer {
 	if !got.has() {
 		t.Fatalf("%s: got status %d %s, want a credential", k.name, got.status, got.Code)
 	}
-	if k.leased() && !k.opens(t, s.estate, got) {
+	if k.leased() && !k.opens(t, s.inventory, got) {
 		t.Errorf("the %s that was given does not work", k.name)
 	}
 	return got
@@ -95,7 +95,7 @@ func (s *sandbox) must(t *testing.T, k kind) answer {
 // cannotTell checks the tests themselves: works must return an error when the server that would accept the credential is down.
 func (s *sandbox) cannotTell(t *testing.T, k kind, a answer) {
 	t.Helper()
-	if works, err := k.works(t.Context(), s.estate, a); err == nil {
+	if works, err := k.works(t.Context(), s.inventory, a); err == nil {
 		t.Errorf("the %s is said to work by nobody: %t", k.name, works)
 	}
 }
@@ -169,7 +169,7 @@ func (w *world) vaultDown(t *testing.T) string {
 	}
 	began := time.Now()
 	w.awaitEnd(t, s.id, began.Add(grace), func(row) bool { return true })
-	if k.opens(t, w.estate, login) {
+	if k.opens(t, w.inventory, login) {
 		t.Error("the record says revoked, and the login works")
 	}
 	return fmt.Sprintf("503; revoking meanwhile, revoked %s after Vault was back", time.Since(began).Round(100*time.Millisecond))
@@ -212,15 +212,15 @@ func (w *world) targetDown(t *testing.T) string {
 			t.Fatal("nothing raised an alarm")
 		}
 	}
-	for _, r := range w.estate.rows(t.Context(), t, s.id) {
+	for _, r := range w.inventory.rows(t.Context(), t, s.id) {
 		if r.Status != "revoking" {
-			t.Errorf("the record says %s while the login works: %t", r.Status, k.opens(t, w.estate, login))
+			t.Errorf("the record says %s while the login works: %t", r.Status, k.opens(t, w.inventory, login))
 		}
 	}
 	restore()
 	began := time.Now()
 	w.awaitEnd(t, s.id, began.Add(grace), func(row) bool { return true })
-	if k.opens(t, w.estate, login) {
+	if k.opens(t, w.inventory, login) {
 		t.Error("the record says revoked, and the login works")
 	}
 	return fmt.Sprintf("revoking and an alarm meanwhile, revoked %s after the database was back", time.Since(began).Round(100*time.Millisecond))
@@ -238,7 +238,7 @@ func (w *world) resistingLogins(t *testing.T) string {
 	w.awaitEnd(t, s.id, began.Add(grace), func(row) bool { return true })
 	took := time.Since(began)
 	for _, login := range []answer{first, second} {
-		if k.opens(t, w.estate, login) {
+		if k.opens(t, w.inventory, login) {
 			t.Errorf("%s works after the end of its task", login.text("username"))
 		}
 	}
@@ -250,7 +250,7 @@ func (w *world) resistingLogins(t *testing.T) string {
 // as runs statements with a login, in a session that stays open until another session ends it.
 func (w *world) as(t *testing.T, login answer, statements ...string) {
 	t.Helper()
-	u, err := url.Parse(w.estate.target)
+	u, err := url.Parse(w.inventory.target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func (w *world) as(t *testing.T, login answer, statements ...string) {
 func (w *world) lockVaultOut(t *testing.T) (restore func()) {
 	t.Helper()
 	run := func(statements ...string) {
-		conn, err := pgx.Connect(context.WithoutCancel(t.Context()), w.estate.target)
+		conn, err := pgx.Connect(context.WithoutCancel(t.Context()), w.inventory.target)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -288,12 +288,12 @@ func (w *world) lockVaultOut(t *testing.T) (restore func()) {
 func (w *world) tokenRevoked(t *testing.T) string {
 	s := w.sandbox(t)
 	ended := 0
-	for _, accessor := range w.estate.list(t.Context(), t, "auth/token/accessors") {
-		if secret := w.estate.token(t.Context(), t, accessor); secret == nil || secret.Data["path"] != "auth/approle/login" {
+	for _, accessor := range w.inventory.list(t.Context(), t, "auth/token/accessors") {
+		if secret := w.inventory.token(t.Context(), t, accessor); secret == nil || secret.Data["path"] != "auth/approle/login" {
 			continue
 		}
 		body := map[string]any{"accessor": accessor}
-		if _, err := w.estate.vault.Logical().WriteWithContext(t.Context(), "auth/token/revoke-accessor", body); err != nil {
+		if _, err := w.inventory.vault.Logical().WriteWithContext(t.Context(), "auth/token/revoke-accessor", body); err != nil {
 			t.Fatal(err)
 		}
 		ended++
@@ -352,7 +352,7 @@ func (w *world) quarantineElsewhere(t *testing.T) string {
 	if err != nil || got.status != http.StatusOK {
 		t.Fatalf("quarantine: status %d %s, %v", got.status, got.Code, err)
 	}
-	if k.opens(t, w.estate, login) {
+	if k.opens(t, w.inventory, login) {
 		t.Error("the login works in quarantine")
 	}
 	if got := w.ask(t, r, s.id, k); got.status != http.StatusForbidden {

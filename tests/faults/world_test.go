@@ -26,10 +26,10 @@ const adminID = "spiffe://acme.test/ops/admin"
 
 // world is a Brevet deployment that keeps running while its other replicas fail.
 type world struct {
-	stack  *testkit.Stack
-	estate *estate
-	admin  *http.Client
-	crowd  chan struct{}
+	stack     *testkit.Stack
+	inventory *inventory
+	admin     *http.Client
+	crowd     chan struct{}
 	// unrevoked is the number that the sweeper last reported.
 	unrevoked atomic.Int64
 	checking  sync.Mutex
@@ -42,7 +42,7 @@ func newWorld(t *testing.T) *world {
 		Catalogue: catalogue, Admins: []string{adminID}, People: approvers, Rules: approverRules, OnUnrevoked: func(n int) { w.unrevoked.Store(int64(n)) },
 	})
 	w.stack = stack
-	w.estate = &estate{stack: stack, vault: stack.Vault(t), target: stack.TargetURL(t), delivered: map[string]bool{}}
+	w.inventory = &inventory{stack: stack, vault: stack.Vault(t), target: stack.TargetURL(t), delivered: map[string]bool{}}
 	w.admin = w.client(t, adminID)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
@@ -168,7 +168,7 @@ func (w *world) ask(t *testing.T, r *replica, subject string, k kind) answer {
 		t.Logf("no answer: %v", err)
 	}
 	if got.has() {
-		w.estate.deliver(got.ID)
+		w.inventory.deliver(got.ID)
 	}
 	return got
 }
@@ -179,7 +179,7 @@ func (w *world) awaitEnd(t *testing.T, subject string, deadline time.Time, still
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		rows := w.estate.rows(t.Context(), t, subject)
+		rows := w.inventory.rows(t.Context(), t, subject)
 		open := ""
 		for _, r := range rows {
 			switch {
@@ -207,7 +207,7 @@ func (w *world) check(t *testing.T) {
 	t.Helper()
 	w.checking.Lock()
 	defer w.checking.Unlock()
-	for _, line := range w.estate.check(t) {
+	for _, line := range w.inventory.check(t) {
 		t.Error(line)
 	}
 }

@@ -64,8 +64,8 @@ func (d *desk) visits(t *testing.T, browser *http.Client, path string, form url.
 	return resp, string(text)
 }
 
-// ballot returns the form that votes for a request.
-func (d *desk) ballot(t *testing.T, id string) url.Values {
+// voteForm returns the form that votes for a request.
+func (d *desk) voteForm(t *testing.T, id string) url.Values {
 	t.Helper()
 	var shown struct{ Hash string }
 	got := call{method: "GET", target: "/v1/approvals/" + id, auth: "Bearer " + d.idToken}.send(t, d.s[0])
@@ -88,12 +88,12 @@ func (d *desk) status(t *testing.T, id string) string {
 func prefetchedPage(t *testing.T, w *world) {
 	d := w.openDesk(t)
 	id, sandbox := d.pending(t)
-	browser, ballot := d.alice(t), d.ballot(t, id)
+	browser, voteForm := d.alice(t), d.voteForm(t, id)
 	d.added(t)
 	before := len(d.vault.since(0))
 	for path, want := range map[string]int{
 		"/approvals": http.StatusOK, "/approvals/" + id: http.StatusOK,
-		"/approvals/" + id + "/vote": http.StatusMethodNotAllowed, "/approvals/" + id + "/vote?" + ballot.Encode(): http.StatusMethodNotAllowed,
+		"/approvals/" + id + "/vote": http.StatusMethodNotAllowed, "/approvals/" + id + "/vote?" + voteForm.Encode(): http.StatusMethodNotAllowed,
 	} {
 		for _, headers := range [][]string{nil, {"Sec-Purpose", "prefetch;prerender"}} {
 			resp, text := d.visits(t, browser, path, nil, headers...)
@@ -114,11 +114,11 @@ func prefetchedPage(t *testing.T, w *world) {
 	}
 }
 
-// crossingForms posts a ballot as a browser would for pages of other origins, and then as the console's own page does.
+// crossingForms posts a voteForm as a browser would for pages of other origins, and then as the console's own page does.
 func crossingForms(t *testing.T, w *world) {
 	d := w.openDesk(t)
 	id, _ := d.pending(t)
-	browser, ballot := d.alice(t), d.ballot(t, id)
+	browser, voteForm := d.alice(t), d.voteForm(t, id)
 	for _, headers := range [][]string{
 		{"Origin", "https://" + marker + ".example", "Sec-Fetch-Site", "cross-site"},
 		{"Origin", "https://" + marker + ".example"},
@@ -126,7 +126,7 @@ func crossingForms(t *testing.T, w *world) {
 		{"Origin", "null"},
 	} {
 		d.added(t)
-		resp, text := d.visits(t, browser, "/approvals/"+id+"/vote", ballot, headers...)
+		resp, text := d.visits(t, browser, "/approvals/"+id+"/vote", voteForm, headers...)
 		if resp.StatusCode != http.StatusForbidden || d.status(t, id) != string(openapi.StatusPending) {
 			t.Errorf("%v: got %d, and it is %s", headers, resp.StatusCode, d.status(t, id))
 		}
@@ -139,7 +139,7 @@ func crossingForms(t *testing.T, w *world) {
 	if resp.Header.Get("X-Frame-Options") != "DENY" || !strings.Contains(resp.Header.Get("Content-Security-Policy"), "frame-ancestors 'none'") {
 		t.Errorf("the page can be framed: %v", resp.Header)
 	}
-	if resp, text := d.visits(t, browser, "/approvals/"+id+"/vote", ballot, "Origin", d.console, "Sec-Fetch-Site", "same-origin"); d.status(t, id) != string(openapi.StatusApproved) {
+	if resp, text := d.visits(t, browser, "/approvals/"+id+"/vote", voteForm, "Origin", d.console, "Sec-Fetch-Site", "same-origin"); d.status(t, id) != string(openapi.StatusApproved) {
 		t.Errorf("its own form: got %d, and it is %s\n%s", resp.StatusCode, d.status(t, id), text)
 	}
 }

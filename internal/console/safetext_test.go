@@ -44,7 +44,7 @@ func TestBrowserUntrustedTextIsInert(t *testing.T) {
 		ask := deletion("acme/" + fmt.Sprint(len(ids)))
 		ask.Reason = text
 		ids[what] = waits(t, w.agent(t, "tidy-"+fmt.Sprint(len(ids))), ask)
-		form := w.ballot(t, bob, ids[what], "approve")
+		form := w.voteForm(t, bob, ids[what], "approve")
 		form.Set("note", text)
 		if status, body := w.ask(t, bob, "/approvals/"+ids[what]+"/vote", form); status != http.StatusSeeOther {
 			t.Fatalf("%s: got %d to the vote:\n%s", what, status, body)

@@ -47,8 +47,8 @@ func begunAt(id string) time.Time {
 	return time.Unix(parsed.Time().UnixTime())
 }
 
-// estate compares the record with Vault and with the target database. It also knows which credentials were delivered.
-type estate struct {
+// inventory compares the record with Vault and with the target database. It also knows which credentials were delivered.
+type inventory struct {
 	stack *testkit.Stack
 	vault *api.Client
 	// target is the database that logins are created in.
@@ -58,20 +58,20 @@ type estate struct {
 	delivered map[string]bool
 }
 
-func (e *estate) deliver(id string) {
+func (e *inventory) deliver(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.delivered[id] = true
 }
 
-func (e *estate) wasDelivered(id string) bool {
+func (e *inventory) wasDelivered(id string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.delivered[id]
 }
 
 // rows reads the records of one sandbox, or of all if subject is empty.
-func (e *estate) rows(ctx context.Context, t testing.TB, subject string) []row {
+func (e *inventory) rows(ctx context.Context, t testing.TB, subject string) []row {
 	t.Helper()
 	conn, err := pgx.Connect(ctx, e.stack.DB.AdminURL)
 	if err != nil {
@@ -96,7 +96,7 @@ func (e *estate) rows(ctx context.Context, t testing.TB, subject string) []row {
 // check is the invariant checker. It checks that the ledger is whole (I8, I13), and that nothing is unfinished for longer than
 // the grace. Of what is older than that, nothing may be alive without a record of its delivery (I2), nor dead with one (I6). It
 // returns the violations.
-func (e *estate) check(t testing.TB) []string {
+func (e *inventory) check(t testing.TB) []string {
 	t.Helper()
 	ctx := t.Context()
 	e.stack.DB.Check(t)
@@ -130,7 +130,7 @@ func (e *estate) check(t testing.TB) []string {
 	return append(wrong, e.checkRows(rows, tokens)...)
 }
 
-func (e *estate) checkRows(rows []row, tokens []living) []string {
+func (e *inventory) checkRows(rows []row, tokens []living) []string {
 	alive := map[string]bool{}
 	for _, tok := range tokens {
 		alive[tok.name] = true
@@ -162,7 +162,7 @@ type living struct {
 	since    time.Time
 }
 
-func (e *estate) tokens(ctx context.Context, t testing.TB) []living {
+func (e *inventory) tokens(ctx context.Context, t testing.TB) []living {
 	t.Helper()
 	var found []living
 	for _, accessor := range e.list(ctx, t, "auth/token/accessors") {
@@ -181,14 +181,14 @@ func (e *estate) tokens(ctx context.Context, t testing.TB) []living {
 }
 
 // token returns what Vault knows of a token, or nil if it has ended.
-func (e *estate) token(ctx context.Context, t testing.TB, accessor string) *api.Secret {
+func (e *inventory) token(ctx context.Context, t testing.TB, accessor string) *api.Secret {
 	t.Helper()
 	return told(ctx, t, "token "+accessor, func() (*api.Secret, error) {
 		return e.vault.Logical().WriteWithContext(ctx, "auth/token/lookup-accessor", map[string]any{"accessor": accessor})
 	})
 }
 
-func (e *estate) leases(ctx context.Context, t testing.TB) []living {
+func (e *inventory) leases(ctx context.Context, t testing.TB) []living {
 	t.Helper()
 	var found []living
 	const prefix = "database/creds/reporting/"
@@ -217,7 +217,7 @@ func (e *estate) leases(ctx context.Context, t testing.TB) []living {
 var issuanceID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
 // logins returns the database users created for Brevet that could log in now.
-func (e *estate) logins(ctx context.Context, t testing.TB) []living {
+func (e *inventory) logins(ctx context.Context, t testing.TB) []living {
 	t.Helper()
 	conn, err := pgx.Connect(ctx, e.target)
 	if err != nil {
@@ -242,7 +242,7 @@ func (e *estate) logins(ctx context.Context, t testing.TB) []living {
 }
 
 // certificates returns the certificates of the web role that are not revoked.
-func (e *estate) certificates(ctx context.Context, t testing.TB) []living {
+func (e *inventory) certificates(ctx context.Context, t testing.TB) []living {
 	t.Helper()
 	var found []living
 	for _, serial := range e.list(ctx, t, "pki/certs") {
@@ -294,7 +294,7 @@ func gone(err error) bool {
 	return ok && slices.Contains([]int{http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound}, said.StatusCode)
 }
 
-func (e *estate) list(ctx context.Context, t testing.TB, path string) []string {
+func (e *inventory) list(ctx context.Context, t testing.TB, path string) []string {
 	t.Helper()
 	secret, err := e.vault.Logical().ListWithContext(ctx, path)
 	if err != nil {
