@@ -170,10 +170,11 @@ func (p *parser) value() (any, error) {
 		return text(token)
 	case '0':
 		return json.Number(token.String()), nil
-	case 'n':
+	case 't', 'f':
+		return token.Bool(), nil
+	default:
 		return nil, nil //nolint:nilnil // the JSON value null
 	}
-	return token.Bool(), nil
 }
 
 func (p *parser) token() (jsontext.Token, error) {
