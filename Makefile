@@ -7,7 +7,7 @@ LDFLAGS := -s -w
 LONG   := ./internal/httpapi ./internal/ledger ./cmd/brevet ./internal/egress ./internal/console
 # The packages that serve callers concurrently: `make race` runs their tests with the race detector.
 RACE   := ./internal/httpapi ./internal/ledger ./internal/egress ./internal/console ./internal/mint ./internal/notify/... ./attest ./broker \
-	./client ./resourceserver ./scopes ./internal/audit ./internal/dpop ./internal/people ./internal/ratelimit ./internal/token
+	./client ./resourceserver ./scopes ./internal/audit ./internal/dpop ./internal/people ./internal/ratelimit ./internal/token ./internal/tokencache
 # Tests that `make test` leaves to suites: those in a browser to `make e2e`, those of speed to `make speed`.
 BROWSER := ^TestBrowser
 SPEED   := Fast$$

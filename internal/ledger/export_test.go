@@ -2,8 +2,6 @@ package ledger
 
 import (
 	"context"
-	"fmt"
-	"time"
 )
 
 // Queued returns how many records wait for a commit.
@@ -32,37 +30,6 @@ func CountInChunksOf(t interface{ Cleanup(func()) }, size int64) {
 	before := usageChunk
 	usageChunk = size
 	t.Cleanup(func() { usageChunk = before })
-}
-
-// Elapsed returns the time passed by the monotonic or the wall clock, whichever is longer.
-func Elapsed(from, to time.Time) time.Duration { return elapsed(from, to) }
-
-// MostCached is the largest number of cached tokens.
-const MostCached = mostCached
-
-// CachedLate reports whether a token is cached as active by a caller that asked before the token's end, but got its answer
-// after another caller had learned of the end.
-func CachedLate() bool {
-	m := newMemory(time.Now)
-	m.lease.Store(&lease{taken: time.Now()})
-	m.ended("token", 8)
-	m.keep("token", [32]byte{}, time.Now(), []link{{Size: 7, Left: time.Hour, Active: true}})
-	_, ok := m.standing("token", [32]byte{})
-	return ok
-}
-
-// CachedAfter caches this many tokens, and returns how many of them are still cached after that.
-func CachedAfter(tokens int) (n int) {
-	var k standings
-	for i := range tokens {
-		k.put(fmt.Sprint(i), standing{})
-	}
-	for i := range tokens {
-		if _, ok := k.old[fmt.Sprint(i)]; ok {
-			n++
-		}
-	}
-	return n + len(k.young)
 }
 
 // TallyInChunks sets how many entries a tally counts at once, and how far behind it must be to start again, until the test

@@ -12,6 +12,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/tokencache"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -102,13 +103,13 @@ type Ledger struct {
 	// counting is a semaphore: only one caller counts uses at any time.
 	counting chan struct{}
 
-	// memory is this replica's cache of token state. It is nil while there is none; asked then requests one from keepCache.
-	memory      atomic.Pointer[memory]
-	now         func() time.Time
-	asked       chan struct{}
-	leaveMemory context.CancelFunc
-	forgotten   chan struct{} // closed when keepCache has ended
-	rounds      rounds
+	// cache is this replica's cache of token state. It is nil while there is none; asked then requests one from keepCache.
+	cache      atomic.Pointer[tokencache.Cache]
+	now        func() time.Time
+	asked      chan struct{}
+	leaveCache context.CancelFunc
+	forgotten  chan struct{} // closed when keepCache has ended
+	rounds     rounds
 
 	// tallies are the counts for callers of Rates. tallying queues those that keepTallies has to continue.
 	tallies      tallies
@@ -163,9 +164,9 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	room, leaveRoom := context.WithCancel(lasting)
 	l.leaveRoom = leaveRoom
 	go l.keepRoom(room)
-	memory, leaveMemory := context.WithCancel(lasting)
-	l.leaveMemory = leaveMemory
-	go l.keepCache(memory)
+	caching, leaveCache := context.WithCancel(lasting)
+	l.leaveCache = leaveCache
+	go l.keepCache(caching)
 	tallying, leaveTallies := context.WithCancel(lasting)
 	l.leaveTallies = leaveTallies
 	go l.keepTallies(tallying)
@@ -217,7 +218,7 @@ func (l *Ledger) Close() {
 	<-l.stopped
 	l.leaveRoom()
 	<-l.roomEnded
-	l.leaveMemory()
+	l.leaveCache()
 	<-l.forgotten
 	l.leaveTallies()
 	<-l.tallied

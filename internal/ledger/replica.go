@@ -7,15 +7,16 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/tokencache"
 	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
 const (
-	// leaseTime is how long a replica answers from its cache by one lease. outlived is the time after which other replicas
-	// take the lease to have ended. It is longer, because clocks do not run alike.
-	leaseTime, outlived = 400 * time.Millisecond, 500 * time.Millisecond
+	// outlived is the time after which other replicas take a lease to have ended. It is longer than a lease, because clocks do
+	// not run alike.
+	outlived = tokencache.LeaseTime + 100*time.Millisecond
 	// beatEvery is the time between two readings of the entries if no replica waits for one. idleBeats is how many beats
 	// without a token lookup it takes until the replica stops reading.
 	beatEvery, idleBeats = 100 * time.Millisecond, 100
@@ -25,27 +26,27 @@ const (
 
 // Cached implements [broker.Tokens].
 func (l *Ledger) Cached(id string, claims [32]byte) (broker.TokenStanding, bool) {
-	m := l.memory.Load()
-	if m == nil || l.checkRollback() != nil {
+	cache := l.cache.Load()
+	if cache == nil || l.checkRollback() != nil {
 		return broker.TokenStanding{}, false
 	}
-	return m.standing(id, claims)
+	return cache.Standing(id, claims)
 }
 
 // remember returns the cache for what is about to be read, and the time at which that begins. If there is no cache, remember
 // requests one.
-func (l *Ledger) remember() (*memory, time.Time) {
+func (l *Ledger) remember() (*tokencache.Cache, time.Time) {
 	if l.now == nil {
 		return nil, time.Time{}
 	}
-	m := l.memory.Load()
-	if m == nil {
+	cache := l.cache.Load()
+	if cache == nil {
 		select {
 		case l.asked <- struct{}{}:
 		default:
 		}
 	}
-	return m, l.now()
+	return cache, l.now()
 }
 
 // keepCache reads the entries while callers look up tokens, until ctx ends.
@@ -81,22 +82,22 @@ type replica struct {
 // run reads the entries for as long as callers look up tokens. The cache is dropped with the connection, because the next
 // one may be to a server that took over.
 func (r *replica) run(ctx context.Context) error {
-	m := newMemory(r.ledger.now)
+	cache := tokencache.New(r.ledger.now)
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
 	defer r.end(ctx)
-	m.cleared.Store(r.seen) // an answer from a server with fewer entries is not used: what came after it was not read
+	cache.Clear(r.seen) // an answer from a server with fewer entries is not used: what came after it was not read
 	for idle := 0; idle < idleBeats; {
-		if err := r.heartbeat(ctx, m); err != nil {
+		if err := r.heartbeat(ctx, cache); err != nil {
 			return err
 		}
-		r.ledger.memory.Store(m)
+		r.ledger.cache.Store(cache)
 		if err := r.await(ctx); err != nil {
 			return err
 		}
 		idle++
-		if m.used.Swap(false) {
+		if cache.Used() {
 			idle = 0
 		}
 	}
@@ -131,7 +132,7 @@ const channelSQL = `'brevet_' || current_schema()`
 
 // end drops the cache, and then removes this replica from the others' list.
 func (r *replica) end(ctx context.Context) {
-	r.ledger.memory.Store(nil)
+	r.ledger.cache.Store(nil)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outlived)
 	defer cancel()
 	// If this fails, a replica that waits for this one in vain removes it.
@@ -141,18 +142,18 @@ func (r *replica) end(ctx context.Context) {
 
 // heartbeat reads the new entries. Then the lease of the previous beat may be used: a replica that has ended something after
 // this reading sees that lease, and waits. After that heartbeat takes the next lease.
-func (r *replica) heartbeat(ctx context.Context, m *memory) error {
+func (r *replica) heartbeat(ctx context.Context, cache *tokencache.Cache) error {
 	ctx, cancel := context.WithTimeout(ctx, r.ledger.flushTimeout)
 	defer cancel()
-	before, err := r.read(ctx, m)
+	before, err := r.read(ctx, cache)
 	if err != nil {
 		return err
 	}
-	m.lease.Store(before)
+	cache.SetLease(before)
 	return r.tell(ctx)
 }
 
-// ending is an entry that ends something. If Index is nil, there is no entry.
+// ending is a row about an entry that ends something. If Index is nil, there is no entry.
 type ending struct {
 	Size      int64
 	Catalogue string
@@ -164,7 +165,7 @@ type ending struct {
 }
 
 // read marks what has ended since the previous reading.
-func (r *replica) read(ctx context.Context, m *memory) (*lease, error) {
+func (r *replica) read(ctx context.Context, cache *tokencache.Cache) (tokencache.Lease, error) {
 	rows, err := r.conn.Query(ctx, `
 		SELECT h.size, coalesce(c.digest, '') AS catalogue, e.index, coalesce(e.id, @id) AS id, coalesce(e.kind, '') AS kind,
 			CASE WHEN e.kind IN ('task.end', 'quarantine.add') THEN convert_from(e.body, 'UTF8')::jsonb #>> '{target,spiffe_id}' END AS spiffe_id,
@@ -178,26 +179,26 @@ func (r *replica) read(ctx context.Context, m *memory) (*lease, error) {
 			ORDER BY index
 		) AS e ON true`, pgx.NamedArgs{"seen": r.seen, "most": int64(mostUnread), "id": r.id})
 	if err != nil {
-		return nil, err
+		return tokencache.Lease{}, err
 	}
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[ending])
 	switch {
 	case err != nil:
-		return nil, err
+		return tokencache.Lease{}, err
 	case len(found) == 0 || found[0].Size < r.seen:
-		return nil, fmt.Errorf("%w: it does not have %d entries", ErrWentBack, r.seen)
+		return tokencache.Lease{}, fmt.Errorf("%w: it does not have %d entries", ErrWentBack, r.seen)
 	}
 	size := found[0].Size
 	if size-r.seen > mostUnread {
-		m.cleared.Store(size)
+		cache.Clear(size)
 	}
 	for _, e := range found {
 		if e.Index != nil {
-			m.invalidate(e)
+			cache.Invalidate(tokencache.Ending{Index: *e.Index, ID: e.ID, Kind: e.Kind, SPIFFEID: e.SPIFFEID, Task: e.Task})
 		}
 	}
 	r.seen = size
-	return &lease{taken: r.taken, catalogue: found[0].Catalogue}, nil
+	return tokencache.Lease{Taken: r.taken, Catalogue: found[0].Catalogue}, nil
 }
 
 // tell shows waiting replicas how far this one has read, and that it continues from there.

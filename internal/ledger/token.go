@@ -3,9 +3,9 @@ package ledger
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/tokencache"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -21,15 +21,12 @@ const unended = `(i.status = 'issued'
 		SELECT FROM generate_series(3, cardinality(string_to_array(i.spiffe_id, '/'))) AS parts, quarantines AS q
 		WHERE q.spiffe_id = array_to_string((string_to_array(i.spiffe_id, '/'))[:parts], '/'))))`
 
-// link is an issuance that a token comes from, as Postgres returned it.
+// link is a row about an issuance that a token comes from.
 type link struct {
-	ID        uuid.UUID
-	SPIFFEID  string `db:"spiffe_id"`
-	Task      string
+	tokencache.Link
 	Active    bool
-	Left      time.Duration // until it or its task ends by itself
-	Size      int64         // of the ledger at that time
-	Catalogue string        // in force at that time
+	Size      int64  // of the ledger at that time
+	Catalogue string // in force at that time
 }
 
 // TokenStanding implements [broker.Tokens]. An exchanged token is in force while all tokens that it comes from are. A server
@@ -42,7 +39,7 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 	if err := l.checkRollback(); err != nil {
 		return broker.TokenStanding{}, err
 	}
-	m, asked := l.remember()
+	cache, asked := l.remember()
 	tip := l.tip.Load() // before the query: others append during it
 	chain, err := l.chainOf(ctx, parsed, claims)
 	if err != nil || len(chain) == 0 {
@@ -50,16 +47,20 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 	}
 	if slices.ContainsFunc(chain, func(l link) bool { return !l.Active }) {
 		// Use the current cache. If it was created during the query, it may hold answers from before the end.
-		if m := l.memory.Load(); m != nil {
-			m.ended(id, chain[0].Size)
+		if cache := l.cache.Load(); cache != nil {
+			cache.Ended(id, chain[0].Size)
 		}
 		return broker.TokenStanding{}, nil
 	}
 	if err := tip.within(chain[0].Size); err != nil {
 		return broker.TokenStanding{}, unavailable("reading where a token stands", err)
 	}
-	if m != nil {
-		m.keep(id, claims, asked, chain)
+	if cache != nil {
+		links := make([]tokencache.Link, len(chain))
+		for i := range chain {
+			links[i] = chain[i].Link
+		}
+		cache.Keep(id, claims, chain[0].Size, asked, links)
 	}
 	return broker.TokenStanding{Active: true, Catalogue: chain[0].Catalogue}, nil
 }
