@@ -4,9 +4,9 @@ GO     ?= go
 TOOL   := $(GO) tool -modfile=tools/go.mod
 LDFLAGS := -s -w
 # The packages whose tests take longest: they begin first.
-LONG   := ./internal/httpapi ./internal/ledger ./cmd/brevet ./internal/egress ./internal/console
+LONG   := ./internal/httpapi ./internal/ledger/... ./cmd/brevet ./internal/egress ./internal/console
 # The packages that serve callers concurrently: `make race` runs their tests with the race detector.
-RACE   := ./internal/httpapi ./internal/ledger ./internal/egress ./internal/console ./internal/mint ./internal/notify/... ./attest ./broker \
+RACE   := ./internal/httpapi ./internal/ledger/... ./internal/egress ./internal/console ./internal/mint ./internal/notify/... ./attest ./broker \
 	./client ./resourceserver ./scopes ./internal/audit ./internal/dpop ./internal/people ./internal/ratelimit ./internal/token ./internal/tokencache
 # Tests that `make test` leaves to suites: those in a browser to `make e2e`, those of speed to `make speed`.
 BROWSER := ^TestBrowser

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/mod/sumdb/tlog"
@@ -61,9 +63,9 @@ func (l *Ledger) Refuse(ctx context.Context, ref broker.Refusal) error {
 // recorded. After that, the commit goes on without the caller.
 func (l *Ledger) append(ctx context.Context, e entry) (*broker.View, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, unavailable("queueing a record", err)
+		return nil, postgres.Unavailable("queueing a record", err)
 	}
-	if err := l.checkRollback(); err != nil {
+	if err := l.CheckRollback(); err != nil {
 		return nil, err
 	}
 	j := &job{entry: e, done: make(chan answer, 1)}
@@ -78,7 +80,7 @@ func (l *Ledger) append(ctx context.Context, e entry) (*broker.View, error) {
 			return a.earlier, a.err
 		case <-ctx.Done():
 			j.taken.Swap(true)
-			return nil, unavailable("waiting for a commit", ctx.Err())
+			return nil, postgres.Unavailable("waiting for a commit", ctx.Err())
 		case <-timeout.C:
 			if !j.taken.Swap(true) {
 				return nil, fmt.Errorf("waiting for earlier commits: %w", broker.ErrLedgerUnavailable)
@@ -165,7 +167,7 @@ func (l *Ledger) flush(ctx context.Context, batch []*job) {
 	case err == nil:
 	case noRoom(err):
 		l.reached(math.MaxInt64)
-		answers = same(batch, unavailable("finding room", err))
+		answers = same(batch, postgres.Unavailable("finding room", err))
 	case aboutData(err) && len(batch) > 1:
 		// Nothing was committed, because of one bad record. Split the batch, so that the other records do not fail with it.
 		half := len(batch) / 2
@@ -173,9 +175,9 @@ func (l *Ledger) flush(ctx context.Context, batch []*job) {
 		l.flush(context.WithoutCancel(ctx), batch[half:])
 		return
 	case aboutData(err):
-		answers = same(batch, fmt.Errorf("%w: %s", ErrUnrecordable, reason(err)))
+		answers = same(batch, fmt.Errorf("%w: %s", ErrUnrecordable, postgres.Reason(err)))
 	case rolledBack(err):
-		answers = same(batch, unavailable("committing", err))
+		answers = same(batch, postgres.Unavailable("committing", err))
 	default:
 		answers = l.readBack(ctx, batch, err)
 	}
@@ -199,7 +201,7 @@ func (l *Ledger) commit(ctx context.Context, batch []*job) ([]answer, error) {
 	defer cancel()
 	conn, err := l.write.Acquire(ctx)
 	if err != nil {
-		return same(batch, unavailable("connecting", err)), nil // nothing was sent
+		return same(batch, postgres.Unavailable("connecting", err)), nil // nothing was sent
 	}
 	defer conn.Release()
 	sql, args := appendSQL, arguments(batch)
@@ -211,11 +213,12 @@ func (l *Ledger) commit(ctx context.Context, batch []*job) ([]answer, error) {
 		return nil, err
 	}
 	got, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[appended])
+	if warned := postgres.Warned(conn.Conn()); err == nil && warned != nil {
+		err = errors.Join(warned, conn.Conn().Close(ctx))
+	}
 	switch {
 	case err != nil:
 		return nil, err
-	case conn.Conn().PgConn().CustomData()[warning] != nil:
-		return nil, errors.Join(errWarned, conn.Conn().Close(ctx))
 	case len(got) != len(batch):
 		return nil, fmt.Errorf("postgres answered %d of %d records", len(got), len(batch))
 	}
@@ -294,7 +297,7 @@ func answerRepeats(ctx context.Context, conn *pgxpool.Conn, batch []*job, repeat
 		view, found := earlier[claims[n]]
 		switch {
 		case err != nil:
-			answers[i].err = unavailable("reading an earlier record", err)
+			answers[i].err = postgres.Unavailable("reading an earlier record", err)
 		case !found:
 			answers[i].err = fmt.Errorf("reading an earlier record that has just failed: %w", broker.ErrLedgerUnavailable)
 		default:
@@ -307,12 +310,12 @@ func answerRepeats(ctx context.Context, conn *pgxpool.Conn, batch []*job, repeat
 func (l *Ledger) readBack(ctx context.Context, batch []*job, lost error) []answer {
 	present, err := l.prove(ctx, batch)
 	if err != nil {
-		return same(batch, unavailable("reading back", err))
+		return same(batch, postgres.Unavailable("reading back", err))
 	}
 	answers := make([]answer, len(batch))
 	for i, j := range batch {
 		if !present[j.entry.leaf] {
-			answers[i].err = unavailable("committing", lost)
+			answers[i].err = postgres.Unavailable("committing", lost)
 		}
 	}
 	return answers
@@ -342,11 +345,11 @@ func (l *Ledger) prove(ctx context.Context, batch []*job) (map[tlog.Hash]bool, e
 		if err != nil {
 			return err
 		}
-		leaves, err = pgx.CollectRows(rows, scanHash)
+		leaves, err = pgx.CollectRows(rows, record.ScanHash)
 		return err
 	})
-	if err == nil && conn.PgConn().CustomData()[warning] != nil {
-		err = errWarned
+	if err == nil {
+		err = postgres.Warned(conn)
 	}
 	present := make(map[tlog.Hash]bool, len(leaves))
 	for _, leaf := range leaves {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -121,12 +123,12 @@ func (l *Ledger) UpsertPerson(ctx context.Context, v broker.Voter, at time.Time)
 	v.SaidAt = stored(v.SaidAt)
 	rows, err := l.read.Query(ctx, `SELECT id, name, handle, groups, said_at FROM people WHERE id = @id`, pgx.NamedArgs{"id": v.ID})
 	if err != nil {
-		return broker.Voter{}, unavailable("looking for a person", err)
+		return broker.Voter{}, postgres.Unavailable("looking for a person", err)
 	}
 	known, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[member])
 	switch {
 	case err != nil && !errors.Is(err, pgx.ErrNoRows):
-		return broker.Voter{}, unavailable("looking for a person", err)
+		return broker.Voter{}, postgres.Unavailable("looking for a person", err)
 	case err == nil && (!known.SaidAt.Before(v.SaidAt) ||
 		known.Name == v.Name && known.Handle == v.Handle && slices.Equal(known.Groups, v.Groups)):
 		return known.voter(), nil
@@ -167,24 +169,24 @@ func (l *Ledger) ReusableApprovals(ctx context.Context, asked broker.ReuseKey, s
 		ORDER BY entry_index DESC LIMIT @limit`,
 		pgx.NamedArgs{"spiffe_id": asked.SPIFFEID, "task": asked.Task, "scope": asked.Scope, "since": since, "limit": maxReusable})
 	if err != nil {
-		return nil, unavailable("reading what people have approved", err)
+		return nil, postgres.Unavailable("reading what people have approved", err)
 	}
 	page, err := pageOf(rows, maxReusable)
-	return page.Records, unavailable("reading what people have approved", err)
+	return page.Records, postgres.Unavailable("reading what people have approved", err)
 }
 
 // ReusedBy implements [broker.Approvals].
 func (l *Ledger) ReusedBy(ctx context.Context, request string) ([]string, error) {
-	id, err := parseID(request)
+	id, err := record.ParseID(request)
 	if err != nil {
 		return nil, broker.ErrNotFound
 	}
 	rows, err := l.live.Query(ctx, `SELECT coalesce(redeemed_by::text, '') FROM issuances WHERE remembered = $1`, [16]byte(id))
 	if err != nil {
-		return nil, unavailable("reading what an approval stood for", err)
+		return nil, postgres.Unavailable("reading what an approval stood for", err)
 	}
 	issuances, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	return issuances, unavailable("reading what an approval stood for", err)
+	return issuances, postgres.Unavailable("reading what an approval stood for", err)
 }
 
 // voteRow is a row of votes, with the voter and the passkey that signed the vote.
@@ -201,7 +203,7 @@ type voteRow struct {
 
 // Votes implements [broker.Approvals].
 func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, error) {
-	id, err := parseID(request)
+	id, err := record.ParseID(request)
 	if err != nil {
 		return nil, broker.ErrNotFound
 	}
@@ -218,7 +220,7 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, erro
 		WHERE v.request = @request
 		ORDER BY v.entry_index`, pgx.NamedArgs{"request": [16]byte(id)})
 	if err != nil {
-		return nil, unavailable("reading votes", err)
+		return nil, postgres.Unavailable("reading votes", err)
 	}
 	votes, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (broker.Vote, error) {
 		v, err := pgx.RowToStructByName[voteRow](r)
@@ -232,7 +234,7 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, erro
 		return vote, err
 	})
 	if err != nil {
-		return nil, unavailable("reading votes", err)
+		return nil, postgres.Unavailable("reading votes", err)
 	}
 	return votes, nil
 }
@@ -266,10 +268,10 @@ const inTurn = `
 
 // Waiting implements [broker.Inbox].
 func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) (views []broker.View, more bool, err error) {
-	if q.Limit < 1 || q.Limit > maxPage {
-		return nil, false, ErrPageSize
+	if q.Limit < 1 || q.Limit > record.MaxPage {
+		return nil, false, record.ErrPageSize
 	}
-	if unmatchableText(q.Groups...) {
+	if record.Unmatchable(q.Groups...) {
 		return nil, false, nil
 	}
 	rows, err := l.read.Query(ctx, `
@@ -281,11 +283,11 @@ func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) (views []br
 		"everywhere": people.Everywhere, "limit": q.Limit,
 	})
 	if err != nil {
-		return nil, false, unavailable("listing what waits", err)
+		return nil, false, postgres.Unavailable("listing what waits", err)
 	}
 	page, err := pageOf(rows, q.Limit+1)
 	if err != nil {
-		return nil, false, unavailable("listing what waits", err)
+		return nil, false, postgres.Unavailable("listing what waits", err)
 	}
 	n := min(len(page.Records), q.Limit)
 	return page.Records[:n], n < len(page.Records) || page.Next != 0, nil
@@ -298,11 +300,11 @@ func (l *Ledger) Decided(ctx context.Context, requests []string) ([]string, erro
 		WHERE id = ANY (@ids::text[]::uuid[]) AND (status <> 'pending' OR expires_at <= now())`,
 		pgx.NamedArgs{"ids": append([]string{}, requests...)})
 	if err != nil {
-		return nil, unavailable("looking for what is decided", err)
+		return nil, postgres.Unavailable("looking for what is decided", err)
 	}
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return nil, unavailable("looking for what is decided", err)
+		return nil, postgres.Unavailable("looking for what is decided", err)
 	}
 	return ids, nil
 }
@@ -316,7 +318,7 @@ func (l *Ledger) Standing(ctx context.Context, queries []broker.WaitingQuery) ([
 	}
 	asked := []query{}
 	for _, q := range queries {
-		if !unmatchableText(q.Groups...) {
+		if !record.Unmatchable(q.Groups...) {
 			asked = append(asked, query{q.Groups, q.Within, q.Limit})
 		}
 	}
@@ -328,11 +330,11 @@ func (l *Ledger) Standing(ctx context.Context, queries []broker.WaitingQuery) ([
 		) AS found JOIN issuances USING (entry_index)
 		ORDER BY entry_index`, pgx.NamedArgs{"asked": asked, "everywhere": people.Everywhere})
 	if err != nil {
-		return nil, unavailable("looking for what waits", err)
+		return nil, postgres.Unavailable("looking for what waits", err)
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.Standing])
 	if err != nil {
-		return nil, unavailable("looking for what waits", err)
+		return nil, postgres.Unavailable("looking for what waits", err)
 	}
 	return all, nil
 }
@@ -342,13 +344,13 @@ func (l *Ledger) Views(ctx context.Context, requests []string) ([]broker.View, e
 	rows, err := l.read.Query(ctx, `
 		SELECT `+columns+` FROM issuances
 		WHERE id = ANY (@ids::text[]::uuid[]) AND decision = 'pending'
-		ORDER BY entry_index`, pgx.NamedArgs{"ids": requests[:min(len(requests), maxPage)]})
+		ORDER BY entry_index`, pgx.NamedArgs{"ids": requests[:min(len(requests), record.MaxPage)]})
 	if err != nil {
-		return nil, unavailable("reading what waits", err)
+		return nil, postgres.Unavailable("reading what waits", err)
 	}
-	page, err := pageOf(rows, maxPage)
+	page, err := pageOf(rows, record.MaxPage)
 	if err != nil {
-		return nil, unavailable("reading what waits", err)
+		return nil, postgres.Unavailable("reading what waits", err)
 	}
 	return page.Records, nil
 }

@@ -3,6 +3,8 @@ package ledger
 import (
 	"context"
 	"time"
+
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 )
 
 // Bootstrap returns when the bootstrap admin's time ends or has ended, and whether it still runs, by the database's clock.
@@ -14,7 +16,7 @@ func (l *Ledger) Bootstrap(ctx context.Context) (end time.Time, on bool, err err
 		SELECT least(d.hour, d.bootstrap_ended_at), d.bootstrap_ended_at IS NULL AND clock_timestamp() < d.hour, d.bootstrap_ended_at IS NOT NULL
 		FROM (SELECT created_at + interval '1 hour' AS hour, bootstrap_ended_at FROM deployment) AS d`).Scan(&end, &on, &kept)
 	if err != nil {
-		return time.Time{}, false, unavailable("reading the bootstrap admin's time", err)
+		return time.Time{}, false, postgres.Unavailable("reading the bootstrap admin's time", err)
 	}
 	if !on && !kept {
 		err = l.EndBootstrap(ctx)
@@ -27,5 +29,5 @@ func (l *Ledger) EndBootstrap(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.flushTimeout)
 	defer cancel()
 	_, err := l.write.Exec(ctx, `UPDATE deployment SET bootstrap_ended_at = clock_timestamp() WHERE bootstrap_ended_at IS NULL`)
-	return unavailable("ending the bootstrap admin's time", err)
+	return postgres.Unavailable("ending the bootstrap admin's time", err)
 }

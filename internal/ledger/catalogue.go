@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -82,9 +84,9 @@ func (l *Ledger) keep(ctx context.Context, digest string, files []scopes.File) e
 		INSERT INTO catalogues (digest, names, contents) VALUES (@digest, @names, @contents)
 		ON CONFLICT (digest) DO NOTHING`, pgx.NamedArgs{"digest": digest, "names": names, "contents": contents})
 	if aboutData(err) {
-		return fmt.Errorf("%w: %s", ErrUnrecordable, reason(err))
+		return fmt.Errorf("%w: %s", ErrUnrecordable, postgres.Reason(err))
 	}
-	return unavailable("keeping a catalogue", err)
+	return postgres.Unavailable("keeping a catalogue", err)
 }
 
 // InForce implements [broker.Catalogues].
@@ -98,11 +100,11 @@ func (l *Ledger) InForce(ctx context.Context) (broker.CatalogueVersion, error) {
 		SELECT h.version, coalesce(h.digest, '') AS digest, coalesce(c.actor, '') AS actor, coalesce(c.reason, '') AS reason, c.time
 		FROM catalogue_head AS h LEFT JOIN catalogue_changes AS c ON c.id = h.change`)
 	if err != nil {
-		return broker.CatalogueVersion{}, unavailable("reading the catalogue in force", err)
+		return broker.CatalogueVersion{}, postgres.Unavailable("reading the catalogue in force", err)
 	}
 	h, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[headRow])
 	if err != nil {
-		return broker.CatalogueVersion{}, unavailable("reading the catalogue in force", err)
+		return broker.CatalogueVersion{}, postgres.Unavailable("reading the catalogue in force", err)
 	}
 	v := broker.CatalogueVersion{Version: h.Version, Digest: h.Digest, Actor: h.Actor, Reason: h.Reason}
 	if h.Time != nil {
@@ -113,7 +115,7 @@ func (l *Ledger) InForce(ctx context.Context) (broker.CatalogueVersion, error) {
 
 // CatalogueFiles implements [broker.Catalogues].
 func (l *Ledger) CatalogueFiles(ctx context.Context, digest string) ([]scopes.File, error) {
-	if unmatchableText(digest) {
+	if record.Unmatchable(digest) {
 		return nil, broker.ErrNotFound
 	}
 	rows, err := l.live.Query(ctx, `
@@ -122,12 +124,12 @@ func (l *Ledger) CatalogueFiles(ctx context.Context, digest string) ([]scopes.Fi
 		WHERE c.digest = @digest AND EXISTS (SELECT FROM catalogue_changes AS used WHERE used.digest = c.digest)
 		ORDER BY f.name COLLATE "C"`, pgx.NamedArgs{"digest": digest})
 	if err != nil {
-		return nil, unavailable("reading a catalogue", err)
+		return nil, postgres.Unavailable("reading a catalogue", err)
 	}
 	files, err := pgx.CollectRows(rows, pgx.RowToStructByName[scopes.File])
 	switch {
 	case err != nil:
-		return nil, unavailable("reading a catalogue", err)
+		return nil, postgres.Unavailable("reading a catalogue", err)
 	case len(files) == 0:
 		return nil, broker.ErrNotFound
 	}
@@ -161,15 +163,15 @@ type changeRow struct {
 
 // CatalogueChanges implements [broker.Catalogues].
 func (l *Ledger) CatalogueChanges(ctx context.Context, limit int) ([]broker.CatalogueChange, error) {
-	if limit < 1 || limit > maxPage {
-		return nil, ErrPageSize
+	if limit < 1 || limit > record.MaxPage {
+		return nil, record.ErrPageSize
 	}
 	return l.changes(ctx, changes+` ORDER BY c.entry_index DESC LIMIT @limit`, pgx.NamedArgs{"limit": limit})
 }
 
 // Proposal implements [broker.Catalogues].
 func (l *Ledger) Proposal(ctx context.Context, digest string) (broker.CatalogueChange, error) {
-	if unmatchableText(digest) {
+	if record.Unmatchable(digest) {
 		return broker.CatalogueChange{}, broker.ErrNotFound
 	}
 	found, err := l.changes(ctx, changes+`
@@ -184,11 +186,11 @@ func (l *Ledger) Proposal(ctx context.Context, digest string) (broker.CatalogueC
 func (l *Ledger) changes(ctx context.Context, sql string, args pgx.NamedArgs) ([]broker.CatalogueChange, error) {
 	rows, err := l.live.Query(ctx, sql, args)
 	if err != nil {
-		return nil, unavailable("reading changes of the catalogue", err)
+		return nil, postgres.Unavailable("reading changes of the catalogue", err)
 	}
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[changeRow])
 	if err != nil {
-		return nil, unavailable("reading changes of the catalogue", err)
+		return nil, postgres.Unavailable("reading changes of the catalogue", err)
 	}
 	all := make([]broker.CatalogueChange, len(found))
 	for i, c := range found {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/go-cmp/cmp"
@@ -83,7 +84,7 @@ func TestCatalogueIsKeptAsItWas(t *testing.T) {
 		}
 	}
 	for _, limit := range []int{-1, 0, 501} {
-		if _, err := l.CatalogueChanges(t.Context(), limit); !errors.Is(err, ledger.ErrPageSize) {
+		if _, err := l.CatalogueChanges(t.Context(), limit); !errors.Is(err, record.ErrPageSize) {
 			t.Errorf("limit %d: got %v, want ErrPageSize", limit, err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/jackc/pgx/v5"
 )
@@ -54,7 +55,7 @@ func (l *Ledger) prune(ctx context.Context, doing, statement string) error {
 	for {
 		tag, err := l.write.Exec(ctx, statement, few)
 		if err != nil || tag.RowsAffected() < few {
-			return unavailable(doing, err)
+			return postgres.Unavailable(doing, err)
 		}
 	}
 }
@@ -62,7 +63,7 @@ func (l *Ledger) prune(ctx context.Context, doing, statement string) error {
 // Tidy implements [broker.Election].
 func (l *Ledger) Tidy(ctx context.Context) error {
 	_, err := l.write.Exec(ctx, `SELECT tidy_terms()`)
-	return unavailable("tidying the terms", err)
+	return postgres.Unavailable("tidying the terms", err)
 }
 
 // candidate is a replica with a separate database session. It is not safe for concurrent use.
@@ -89,7 +90,7 @@ func (c *candidate) run(ctx context.Context, do func(ctx context.Context, term i
 			c.close(ctx)
 		}
 		if err != nil && !waited && ctx.Err() == nil {
-			c.ledger.log.WarnContext(ctx, "no leader can be elected", "leadership", c.leadership, "error", unavailable("electing", err))
+			c.ledger.log.WarnContext(ctx, "no leader can be elected", "leadership", c.leadership, "error", postgres.Unavailable("electing", err))
 		}
 		wait.For(ctx, probeEvery)
 	}
@@ -112,8 +113,8 @@ func (c *candidate) win(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	term, err := c.assume(ctx, c.conn)
-	if err == nil && c.conn.PgConn().CustomData()[warning] != nil {
-		err = errWarned
+	if err == nil {
+		err = postgres.Warned(c.conn)
 	}
 	return term, err
 }
@@ -137,7 +138,7 @@ func (c *candidate) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := checkDurable(ctx, conn); err != nil {
+	if err := postgres.CheckDurable(ctx, conn); err != nil {
 		return errors.Join(err, conn.Close(ctx))
 	}
 	c.conn = conn
@@ -184,7 +185,7 @@ func (c *candidate) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
 	defer cancel()
 	if _, err := c.conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`); err != nil {
-		c.ledger.log.DebugContext(ctx, "lead not given back", "error", unavailable("unlocking", err))
+		c.ledger.log.DebugContext(ctx, "lead not given back", "error", postgres.Unavailable("unlocking", err))
 	}
 	_ = c.conn.Close(ctx) // the session ends in any case
 	c.conn = nil

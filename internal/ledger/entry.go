@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -214,7 +215,7 @@ func decisionEntry(rec broker.Record) (entry, error) {
 		body.OnBehalfOf = &userBody{ID: u.ID, Groups: u.Groups}
 	}
 	if rec.Approves != "" {
-		asked, err := parseID(rec.Approves)
+		asked, err := record.ParseID(rec.Approves)
 		if err != nil {
 			return entry{}, fmt.Errorf("%w: what it approves has no UUID", ErrUnrecordable)
 		}
@@ -282,20 +283,11 @@ func refusalEntry(ref broker.Refusal) (entry, error) {
 }
 
 func newEntry(kind, id string, at time.Time) (entry, error) {
-	parsed, err := parseID(id)
+	parsed, err := record.ParseID(id)
 	if err != nil {
 		return entry{}, fmt.Errorf("%w: its id is not a UUID", ErrUnrecordable)
 	}
 	return entry{kind: kind, id: pgtype.UUID{Bytes: parsed, Valid: true}, time: stored(at)}, nil
-}
-
-// parseID accepts only the canonical form, so a record has one name.
-func parseID(id string) (uuid.UUID, error) {
-	parsed, err := uuid.Parse(id)
-	if err == nil && parsed.String() != id {
-		err = fmt.Errorf("%w: not in canonical form", ErrUnrecordable)
-	}
-	return parsed, err
 }
 
 // stored returns the time as Postgres keeps it: in UTC and in whole microseconds.

@@ -1,72 +1,14 @@
 package ledger
 
 import (
-	"context"
-	"crypto/tls"
 	"errors"
-	"fmt"
-	"net"
 	"strings"
-	"syscall"
 
-	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/migrations"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-var (
-	// ErrUnrecordable means that the ledger cannot hold this record, now or later.
-	ErrUnrecordable = errors.New("record cannot be kept")
-	// ErrWentBack means that the database no longer holds what this replica has seen in it, or what a checkpoint was signed
-	// for. It may be an older backup, a standby that was behind, or have a changed entry. Nothing is issued then, since
-	// revocations and approvals may be missing too.
-	ErrWentBack = errors.New("the database is not the one that the checkpoints were signed for")
-	// ErrUnsafe means that the server's settings let it forget what it has confirmed, that its release cannot guard the
-	// record, or that it cannot be written to.
-	ErrUnsafe = errors.New("postgres is not safe to write to")
-	// ErrPageSize means that a page size is out of range. A page of records has 1 to 500.
-	ErrPageSize = errors.New("page size is out of range")
-)
-
-// unavailable wraps an error of the database, so that its text may be logged. If a cause could quote addresses, values or
-// statements, unavailable keeps only a general description of it.
-func unavailable(doing string, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, ErrUnsafe), errors.Is(err, ErrWentBack), errors.Is(err, migrations.ErrOutdated), errors.Is(err, migrations.ErrServer):
-		return fmt.Errorf("%s: %w: %w", doing, broker.ErrLedgerUnavailable, err)
-	case errors.Is(err, context.Canceled):
-		return fmt.Errorf("%s: %w: %w", doing, broker.ErrLedgerUnavailable, context.Canceled)
-	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s: %w: %w", doing, broker.ErrLedgerUnavailable, context.DeadlineExceeded)
-	}
-	return fmt.Errorf("%s: %w: %s", doing, broker.ErrLedgerUnavailable, reason(err))
-}
-
-func reason(err error) string {
-	var (
-		refused *pgconn.PgError
-		number  syscall.Errno
-		lookup  *net.DNSError
-		trust   *tls.CertificateVerificationError
-	)
-	switch {
-	case errors.As(err, &refused):
-		text := "postgres answered SQLSTATE " + refused.Code
-		if refused.ConstraintName != "" {
-			text += " for " + refused.ConstraintName
-		}
-		return text
-	case errors.As(err, &trust):
-		return "the certificate of postgres is not trusted"
-	case errors.As(err, &lookup):
-		return "the host of postgres is not found"
-	case errors.As(err, &number):
-		return number.Error()
-	}
-	return "the connection to postgres broke"
-}
+// ErrUnrecordable means that the ledger cannot hold this record, now or later.
+var ErrUnrecordable = errors.New("record cannot be kept")
 
 // rolledBack reports whether nothing of the statement can have been committed: it was not sent, or the server answered it
 // with an error. A server that ends the session may have committed before.

@@ -1,21 +1,10 @@
 package ledger
 
-import (
-	"context"
-)
-
 // Queued returns how many records wait for a commit.
 func (l *Ledger) Queued() int { return len(l.queue) }
 
 // InChunksOf sets how many entry indexes a statement of Read covers.
 func (h *History) InChunksOf(size int64) { h.size = size }
-
-// SealOnce checks once for something to sign, as Seal does all the time, and returns the result.
-func (l *Ledger) SealOnce(ctx context.Context, notary Notary) (more bool, err error) {
-	more, err = l.sealOnce(ctx, notary)
-	l.judge(ctx, err)
-	return more, err
-}
 
 // SearchInBlocks makes searches read blocks of these sizes, and sort at most this many far records at once, until the test
 // ends.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/migrations"
 )
@@ -271,12 +272,12 @@ func TestOpenRefuses(t *testing.T) {
 		name, url string
 		want      error
 	}{
-		{"synchronous_commit off", with("synchronous_commit", "off"), ledger.ErrUnsafe},
+		{"synchronous_commit off", with("synchronous_commit", "off"), postgres.ErrUnsafe},
 		{"no schema", empty.AdminURL, migrations.ErrOutdated},
 		{"a wrong password", strings.Replace(db.BrokerURL, "@", "x@", 1), broker.ErrLedgerUnavailable},
 		{"nobody there", nowhere.String(), broker.ErrLedgerUnavailable},
 		{"not a URL", "postgres://brevet:hunter2@[/", migrations.ErrURL},
-		{"a MERGE that hides rows", db.AsVersion(t, db.BrokerURL, 15_00_15), ledger.ErrUnsafe},
+		{"a MERGE that hides rows", db.AsVersion(t, db.BrokerURL, 15_00_15), postgres.ErrUnsafe},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l, err := ledger.Open(t.Context(), ledger.Config{URL: tc.url, Log: slog.New(slog.DiscardHandler)})

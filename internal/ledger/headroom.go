@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -64,7 +65,7 @@ func (l *Ledger) makeRoom(ctx context.Context) (r headroom, err error) {
 			err = look()
 		}
 	}
-	return r, unavailable("making room", err)
+	return r, postgres.Unavailable("making room", err)
 }
 
 // reportRoom logs what prevents the next partition from being created, whenever that changes, and returns it. Without a next

@@ -3,19 +3,17 @@ package ledger
 import (
 	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/tlog"
 	"github.com/brevet-dev/brevet/internal/tokencache"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -77,8 +75,11 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Ledger is the record in Postgres. It is safe for concurrent use, and other replicas may write to the same schema.
+// Ledger is the record in Postgres. It is safe for concurrent use, and other replicas may write to the same schema. It embeds
+// the parts that share its connections, so callers use one value.
 type Ledger struct {
+	*tlog.Log
+
 	log          *slog.Logger
 	flushTimeout time.Duration
 	cursorKey    []byte
@@ -86,12 +87,8 @@ type Ledger struct {
 	// seals, so no writer ever waits for a connection because of them.
 	write, seals, read, live, tokens, dpopProofs, sessions, audit *pgxpool.Pool
 
-	// sealed is the last checkpoint that this replica has seen, and tip the last entry that it has appended.
-	// rollbackDetected holds the error while the database is known to be behind them.
-	sealed           atomic.Pointer[audit.Checkpoint]
-	tip              atomic.Pointer[tip]
-	rollbackDetected atomic.Pointer[error]
-	onSealed         func(size int64)
+	// tip is the last entry that this replica has appended.
+	tip atomic.Pointer[tip]
 
 	// last is the index at which the last partition begins. crowded signals that the last partition is in use.
 	last      atomic.Int64
@@ -146,7 +143,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 		cfg.OnRoom = func(int64) {}
 	}
 	l := &Ledger{
-		log: cfg.Log, flushTimeout: cfg.FlushTimeout, onSealed: cfg.OnSealed, onRoom: cfg.OnRoom,
+		log: cfg.Log, flushTimeout: cfg.FlushTimeout, onRoom: cfg.OnRoom,
 		now: cfg.Now, asked: make(chan struct{}, 1), forgotten: make(chan struct{}),
 		queue: make(chan *job, maxQueue), stopped: make(chan struct{}), crowded: make(chan struct{}, 1), counting: make(chan struct{}, 1), roomEnded: make(chan struct{}),
 		tallying: make(chan *tally, mostTallies), tallied: make(chan struct{}),
@@ -159,6 +156,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 		l.disconnect()
 		return nil, err
 	}
+	l.Log = tlog.New(tlog.Config{Audit: l.audit, Live: l.live, Seals: l.seals, Log: cfg.Log, OnSealed: cfg.OnSealed})
 	lasting := context.WithoutCancel(ctx)
 	go l.run(lasting)
 	room, leaveRoom := context.WithCancel(lasting)
@@ -228,10 +226,10 @@ func (l *Ledger) Close() {
 
 // Ready returns nil if a record could be written now.
 func (l *Ledger) Ready(ctx context.Context) error {
-	if err := l.checkRollback(); err != nil {
+	if err := l.CheckRollback(); err != nil {
 		return err
 	}
-	return unavailable("pinging postgres", l.write.Ping(ctx))
+	return postgres.Unavailable("pinging postgres", l.write.Ping(ctx))
 }
 
 // CursorKey returns the key that seals list cursors: 32 secret bytes, the same for all replicas on this schema.
@@ -245,13 +243,13 @@ func openPool(ctx context.Context, cfg Config, purpose func(*pgxpool.Config, Con
 	pc.ConnConfig.Tracer = cfg.Tracer
 	purpose(pc, cfg)
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
-	return pool, unavailable("opening a pool", err)
+	return pool, postgres.Unavailable("opening a pool", err)
 }
 
-// forWriting sets no statement_timeout: a cancelled wait for a standby reports success (see warned).
+// forWriting sets no statement_timeout: a cancelled wait for a standby reports success (see postgres.NoteWarning).
 func (l *Ledger) forWriting(pc *pgxpool.Config, _ Config) {
 	pc.MaxConns = writeConns
-	pc.ConnConfig.OnNotice = warned
+	pc.ConnConfig.OnNotice = postgres.NoteWarning
 	pc.AfterConnect = l.checkPrimary
 	params := pc.ConnConfig.RuntimeParams
 	// Planning the append takes longer than running it for one record, so the plan is kept. A kept plan must not suit small
@@ -298,7 +296,7 @@ func forReading(pc *pgxpool.Config, cfg Config) {
 func forLive(pc *pgxpool.Config, cfg Config) {
 	forReading(pc, cfg)
 	pc.MaxConns = liveConns
-	pc.AfterConnect = checkDurable
+	pc.AfterConnect = postgres.CheckDurable
 }
 
 // forTokens is like forLive, with separate connections: token lookups are frequent and must not delay the end of a token. A
@@ -317,64 +315,24 @@ func forAuditing(pc *pgxpool.Config, cfg Config) {
 	pc.ConnConfig.RuntimeParams["statement_timeout"] = "2s"
 }
 
-// warning marks a connection on which the server has warned. If an operator cancels a commit's wait for its standby,
-// Postgres reports success, with a warning that the commit may be lost.
-const warning = "brevet.warning"
-
-func warned(conn *pgconn.PgConn, notice *pgconn.Notice) {
-	if notice.SeverityUnlocalized == "WARNING" {
-		conn.CustomData()[warning] = true
-	}
-}
-
-var errWarned = errors.New("postgres warned about the commit")
-
 // checkPrimary runs on each new connection that writes or looks up tokens.
 func (l *Ledger) checkPrimary(ctx context.Context, conn *pgx.Conn) error {
-	if err := checkDurable(ctx, conn); err != nil {
+	if err := postgres.CheckDurable(ctx, conn); err != nil {
 		return err
 	}
 	return l.checkTip(ctx, conn)
 }
 
-// checkDurable runs on each new connection that must go to the primary. After a failover the next server may be configured
-// differently.
-func checkDurable(ctx context.Context, conn *pgx.Conn) error {
-	if err := migrations.CheckServer(ctx, conn); errors.Is(err, migrations.ErrServer) {
-		return fmt.Errorf("%w: %w", ErrUnsafe, err)
-	} else if err != nil {
-		return err
-	}
-	var fsync, pages, commit, standby bool
-	err := conn.QueryRow(ctx, `
-		SELECT current_setting('fsync') = 'on',
-			current_setting('full_page_writes') = 'on', current_setting('synchronous_commit') <> 'off', pg_is_in_recovery()`,
-		pgx.QueryExecModeExec).Scan(&fsync, &pages, &commit, &standby)
-	switch {
-	case err != nil:
-		return err
-	case !fsync:
-		return fmt.Errorf("%w: fsync is off", ErrUnsafe)
-	case !pages:
-		return fmt.Errorf("%w: full_page_writes is off", ErrUnsafe)
-	case !commit:
-		return fmt.Errorf("%w: synchronous_commit is off", ErrUnsafe)
-	case standby:
-		return fmt.Errorf("%w: it is a standby", ErrUnsafe)
-	}
-	return nil
-}
-
 // inspect checks the schema, and warns if this login could rewrite the ledger.
 func (l *Ledger) inspect(ctx context.Context) error {
 	if err := l.write.Ping(ctx); err != nil {
-		return unavailable("connecting", err)
+		return postgres.Unavailable("connecting", err)
 	}
 	if err := migrations.Check(ctx, l.write); err != nil {
-		return unavailable("checking the schema", err)
+		return postgres.Unavailable("checking the schema", err)
 	}
 	if err := l.write.QueryRow(ctx, `SELECT cursor_key FROM deployment`).Scan(&l.cursorKey); err != nil {
-		return unavailable("reading the cursor key", err)
+		return postgres.Unavailable("reading the cursor key", err)
 	}
 	var superuser, owner bool
 	err := l.write.QueryRow(ctx, `
@@ -382,7 +340,7 @@ func (l *Ledger) inspect(ctx context.Context) error {
 		FROM pg_roles AS r, pg_class AS c
 		WHERE r.rolname = current_user AND c.oid = 'entries'::regclass`).Scan(&superuser, &owner)
 	if err != nil {
-		return unavailable("reading the login's rights", err)
+		return postgres.Unavailable("reading the login's rights", err)
 	}
 	if superuser || owner {
 		l.log.WarnContext(ctx, "the ledger's login could rewrite the ledger: use a member of brevet_broker",

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,8 +20,8 @@ import (
 // one, and a Next of zero always means the end. A record appears in the list only after those before it. So a reader who
 // pages while others write sees neither gaps nor duplicates.
 func (l *Ledger) List(ctx context.Context, q broker.Query, reach broker.Reach) (broker.Page, error) {
-	if q.Limit < 1 || q.Limit > maxPage {
-		return broker.Page{}, ErrPageSize
+	if q.Limit < 1 || q.Limit > record.MaxPage {
+		return broker.Page{}, record.ErrPageSize
 	}
 	if reachesNothing(reach) || unmatchable(q) {
 		return broker.Page{}, nil
@@ -61,7 +63,7 @@ func searching(doing string, err error) error {
 	if errors.As(err, &refused) && refused.Code == canceled {
 		return fmt.Errorf("%s: %w", doing, broker.ErrTooBroad)
 	}
-	return unavailable(doing, err)
+	return postgres.Unavailable(doing, err)
 }
 
 // turned puts a page that was read towards newer records into the order of the other pages, and sets its Next and Prev.

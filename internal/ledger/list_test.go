@@ -11,6 +11,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
@@ -149,7 +150,7 @@ func TestListRefusesPageSizes(t *testing.T) {
 	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	for _, limit := range []int{-1, 0, 501} {
-		if _, err := l.List(t.Context(), broker.Query{Limit: limit}, everything); !errors.Is(err, ledger.ErrPageSize) {
+		if _, err := l.List(t.Context(), broker.Query{Limit: limit}, everything); !errors.Is(err, record.ErrPageSize) {
 			t.Errorf("limit %d: got %v, want ErrPageSize", limit, err)
 		}
 	}

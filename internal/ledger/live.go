@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -43,12 +45,12 @@ var ofMany = `(@prefix::text = '' OR ` + below("prefix") + `)
 // Live implements [broker.LiveCredentials].
 func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Reach, page broker.LivePage) ([]broker.LiveCredential, error) {
 	if page.Limit < 1 {
-		return nil, ErrPageSize
+		return nil, record.ErrPageSize
 	}
-	id, isID := optionalID(sel.ID)
-	after, isPlace := optionalID(page.After)
+	id, isID := record.OptionalID(sel.ID)
+	after, isPlace := record.OptionalID(page.After)
 	if !isID || !isPlace || reachesNothing(reach) ||
-		unmatchableText(sel.SPIFFEID, sel.SPIFFEIDPrefix, sel.TrustDomain, sel.Task, sel.Scope, sel.Catalogue) {
+		record.Unmatchable(sel.SPIFFEID, sel.SPIFFEIDPrefix, sel.TrustDomain, sel.Task, sel.Scope, sel.Catalogue) {
 		return nil, nil
 	}
 	args := pgx.NamedArgs{
@@ -167,15 +169,15 @@ func (l *Ledger) Deadlines(ctx context.Context, limit int) ([]broker.Task, error
 		SELECT spiffe_id, task FROM task_ends WHERE NOT ended AND ends_at <= now() ORDER BY ends_at LIMIT @limit`,
 		pgx.NamedArgs{"limit": limit})
 	if err != nil {
-		return nil, unavailable("listing deadlines", err)
+		return nil, postgres.Unavailable("listing deadlines", err)
 	}
 	tasks, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.Task])
-	return tasks, unavailable("listing deadlines", err)
+	return tasks, postgres.Unavailable("listing deadlines", err)
 }
 
 // RequestsOfEndedTasks implements [broker.LiveCredentials].
 func (l *Ledger) RequestsOfEndedTasks(ctx context.Context, task broker.Task, limit int) ([]broker.EndedTaskRequest, error) {
-	if unmatchableText(task.SPIFFEID, task.Task) {
+	if record.Unmatchable(task.SPIFFEID, task.Task) {
 		return nil, nil
 	}
 	rows, err := l.live.Query(ctx, `
@@ -188,10 +190,10 @@ func (l *Ledger) RequestsOfEndedTasks(ctx context.Context, task broker.Task, lim
 		LIMIT @limit`,
 		pgx.NamedArgs{"spiffe_id": task.SPIFFEID, "task": task.Task, "limit": limit})
 	if err != nil {
-		return nil, unavailable("listing requests of ended tasks", err)
+		return nil, postgres.Unavailable("listing requests of ended tasks", err)
 	}
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.EndedTaskRequest])
-	return found, unavailable("listing requests of ended tasks", err)
+	return found, postgres.Unavailable("listing requests of ended tasks", err)
 }
 
 // Quarantines implements [broker.LiveCredentials]. The reach of a sandbox holds only the quarantine of exactly that sandbox.
@@ -206,31 +208,22 @@ func (l *Ledger) Quarantines(ctx context.Context, reach broker.Reach) ([]broker.
 		WHERE `+within(reach, "split_part(spiffe_id, '/', 3)", args)+`
 		ORDER BY spiffe_id`, args)
 	if err != nil {
-		return nil, unavailable("listing quarantines", err)
+		return nil, postgres.Unavailable("listing quarantines", err)
 	}
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.Quarantine])
 	for i := range found {
 		found[i].Since = found[i].Since.UTC()
 	}
-	return found, unavailable("listing quarantines", err)
-}
-
-// optionalID parses an id. It returns nil if the text is empty, and not ok if the text is no id.
-func optionalID(id string) (parsed *uuid.UUID, ok bool) {
-	if id == "" {
-		return nil, true
-	}
-	found, err := parseID(id)
-	return &found, err == nil
+	return found, postgres.Unavailable("listing quarantines", err)
 }
 
 func collectLive(rows pgx.Rows, err error, doing string) ([]broker.LiveCredential, error) {
 	if err != nil {
-		return nil, unavailable(doing, err)
+		return nil, postgres.Unavailable(doing, err)
 	}
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[liveRow])
 	if err != nil {
-		return nil, unavailable(doing, err)
+		return nil, postgres.Unavailable(doing, err)
 	}
 	all := make([]broker.LiveCredential, len(found))
 	for i, h := range found {

@@ -13,6 +13,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
@@ -412,7 +413,7 @@ func TestLive(t *testing.T) {
 			t.Errorf("by the id of %s: got %v", name, got)
 		}
 	}
-	if _, err := l.Live(t.Context(), broker.Selector{}, everywhere, broker.LivePage{}); !errors.Is(err, ledger.ErrPageSize) {
+	if _, err := l.Live(t.Context(), broker.Selector{}, everywhere, broker.LivePage{}); !errors.Is(err, record.ErrPageSize) {
 		t.Errorf("no limit: got %v, want ErrPageSize", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
@@ -34,7 +35,7 @@ type Outbox struct {
 func OpenOutbox(ctx context.Context, cfg Config) (*Outbox, error) {
 	pool, err := openPool(ctx, cfg, func(pc *pgxpool.Config, _ Config) {
 		pc.MaxConns = outboxConns
-		pc.AfterConnect = checkDurable
+		pc.AfterConnect = postgres.CheckDurable
 		pc.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
 		pc.ConnConfig.RuntimeParams["statement_timeout"] = "5s"
 		pc.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_custom_plan"
@@ -53,7 +54,7 @@ func (o *Outbox) Subscribe(ctx context.Context, name string) error {
 	_, err := o.pool.Exec(ctx, `
 		INSERT INTO webhooks (name, next) SELECT @name, size FROM ledger_head
 		ON CONFLICT (name) DO NOTHING`, pgx.NamedArgs{"name": name})
-	return unavailable("subscribing a webhook", err)
+	return postgres.Unavailable("subscribing a webhook", err)
 }
 
 // Next implements [broker.Outbox].
@@ -128,7 +129,7 @@ func (o *Outbox) collect(ctx context.Context, sub broker.Subscription) (seen int
 	if errors.Is(err, pgx.ErrNoRows) {
 		return -1, nil
 	}
-	return seen, unavailable("collecting notices", err)
+	return seen, postgres.Unavailable("collecting notices", err)
 }
 
 // pickSQL takes the first notice that is due, and reads its contents.
@@ -191,14 +192,14 @@ func (o *Outbox) pick(ctx context.Context, name string) (n *broker.Notice, moot 
 		"name": name, "lease": broker.NoticeLease, "stand_in": scopes.BreakGlassQuorum,
 	})
 	if err != nil {
-		return nil, false, unavailable("picking a notice", err)
+		return nil, false, postgres.Unavailable("picking a notice", err)
 	}
 	p, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[picked])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, false, nil
 	}
 	if err != nil {
-		return nil, false, unavailable("picking a notice", err)
+		return nil, false, postgres.Unavailable("picking a notice", err)
 	}
 	return p.notice(), p.Moot, nil
 }
@@ -208,7 +209,7 @@ func (o *Outbox) MarkDelivered(ctx context.Context, name string, n broker.Notice
 	_, err := o.pool.Exec(ctx, `
 		DELETE FROM webhook_notices WHERE (webhook, entry_index, kind) = (@name, @index, @kind)`,
 		pgx.NamedArgs{"name": name, "index": n.Index, "kind": string(n.Kind)})
-	return unavailable("ending a notice", err)
+	return postgres.Unavailable("ending a notice", err)
 }
 
 // PutOff implements [broker.Outbox].
@@ -216,12 +217,12 @@ func (o *Outbox) PutOff(ctx context.Context, name string, n broker.Notice, after
 	_, err := o.pool.Exec(ctx, `
 		UPDATE webhook_notices SET due = now() + @after::interval WHERE (webhook, entry_index, kind) = (@name, @index, @kind)`,
 		pgx.NamedArgs{"name": name, "index": n.Index, "kind": string(n.Kind), "after": after})
-	return unavailable("putting off a notice", err)
+	return postgres.Unavailable("putting off a notice", err)
 }
 
 // Release implements [broker.Outbox].
 func (o *Outbox) Release(ctx context.Context, name string) error {
 	_, err := o.pool.Exec(ctx, `UPDATE webhooks SET held_until = now() WHERE name = @name AND holder = @holder`,
 		pgx.NamedArgs{"name": name, "holder": [16]byte(o.holder)})
-	return unavailable("releasing a webhook", err)
+	return postgres.Unavailable("releasing a webhook", err)
 }

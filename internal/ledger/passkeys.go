@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/go-json-experiment/json"
 	"github.com/google/uuid"
@@ -71,7 +73,7 @@ func (l *Ledger) AddPasskey(ctx context.Context, p broker.Passkey, by broker.Vot
 
 // RemovePasskey implements [broker.Passkeys].
 func (l *Ledger) RemovePasskey(ctx context.Context, id string, by broker.Voter, at time.Time) error {
-	if _, err := parseID(id); err != nil {
+	if _, err := record.ParseID(id); err != nil {
 		return broker.ErrOvertaken
 	}
 	own, err := uuid.NewV7()
@@ -142,11 +144,11 @@ func (l *Ledger) Passkeys(ctx context.Context, person string) ([]broker.Passkey,
 		WHERE k.person = @person AND k.removed_index IS NULL
 		ORDER BY k.entry_index`, pgx.NamedArgs{"person": person})
 	if err != nil {
-		return nil, unavailable("reading passkeys", err)
+		return nil, postgres.Unavailable("reading passkeys", err)
 	}
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[passkeyRow])
 	if err != nil {
-		return nil, unavailable("reading passkeys", err)
+		return nil, postgres.Unavailable("reading passkeys", err)
 	}
 	var all []broker.Passkey
 	for _, r := range found {

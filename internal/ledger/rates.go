@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -52,7 +53,7 @@ func (l *Ledger) Rates(ctx context.Context, q broker.RatesQuery, reach broker.Re
 	case <-patience.C:
 		return t.rates(q), nil
 	case <-ctx.Done():
-		return broker.Rates{}, unavailable("waiting for rates", ctx.Err())
+		return broker.Rates{}, postgres.Unavailable("waiting for rates", ctx.Err())
 	}
 }
 
@@ -89,7 +90,7 @@ func (l *Ledger) countOn(ctx context.Context, t *tally) (more bool, err error) {
 	defer cancel()
 	conn, err := l.poolFor(t.reach).Acquire(ctx)
 	if err != nil {
-		return false, unavailable("connecting", err)
+		return false, postgres.Unavailable("connecting", err)
 	}
 	defer conn.Release()
 	var size int64

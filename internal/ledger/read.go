@@ -6,22 +6,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
-)
-
-const (
-	maxPage      = 500
-	maxPageBytes = 1 << 20
 )
 
 // columns are the columns of row.
@@ -106,7 +100,7 @@ type row struct {
 
 // Get implements [broker.Ledger].
 func (l *Ledger) Get(ctx context.Context, id string, reach broker.Reach) (*broker.View, error) {
-	parsed, err := parseID(id)
+	parsed, err := record.ParseID(id)
 	if err != nil || reachesNothing(reach) {
 		return nil, broker.ErrNotFound
 	}
@@ -115,14 +109,14 @@ func (l *Ledger) Get(ctx context.Context, id string, reach broker.Reach) (*broke
 		SELECT `+columns+` FROM issuances
 		WHERE id = @id AND `+within(reach, "trust_domain", args), args)
 	if err != nil {
-		return nil, unavailable("reading a record", err)
+		return nil, postgres.Unavailable("reading a record", err)
 	}
 	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[row])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, broker.ErrNotFound
 	}
 	if err != nil {
-		return nil, unavailable("reading a record", err)
+		return nil, postgres.Unavailable("reading a record", err)
 	}
 	return found.view()
 }
@@ -133,7 +127,7 @@ func pageOf(rows pgx.Rows, limit int) (broker.Page, error) {
 	defer rows.Close()
 	var page broker.Page
 	for size := 0; rows.Next(); {
-		if len(page.Records) == limit || size > maxPageBytes {
+		if len(page.Records) == limit || size > record.MaxPageBytes {
 			page.Next = page.Records[len(page.Records)-1].Index
 			return page, nil
 		}
@@ -181,14 +175,6 @@ func readEarlier(ctx context.Context, conn *pgxpool.Conn, claims []claim) (map[c
 		earlier[claim{found[i].SPIFFEID, found[i].IdempotencyKey}] = view
 	}
 	return earlier, nil
-}
-
-// unmatchableText reports whether one of the filters holds NUL or invalid UTF-8. No text in Postgres does, so nothing
-// matches such a filter.
-func unmatchableText(filters ...string) bool {
-	return slices.ContainsFunc(filters, func(s string) bool {
-		return strings.ContainsRune(s, 0) || !utf8.ValidString(s)
-	})
 }
 
 func orNull(t time.Time) *time.Time {

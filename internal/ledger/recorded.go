@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/jackc/pgx/v5"
@@ -53,7 +54,7 @@ func OpenHistory(ctx context.Context, databaseURL string, since time.Time, reade
 	params["jit"] = "off" // it takes longer than reading a chunk
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {
-		return nil, unavailable("opening a pool", err)
+		return nil, postgres.Unavailable("opening a pool", err)
 	}
 	h := &History{pool: pool, since: since, size: chunkIndexes}
 	if err := h.measure(ctx); err != nil {
@@ -87,16 +88,16 @@ func (l *Ledger) Decisions(ctx context.Context, since time.Time, visit func(scop
 
 func (h *History) measure(ctx context.Context) error {
 	if err := h.pool.Ping(ctx); err != nil {
-		return unavailable("connecting", err)
+		return postgres.Unavailable("connecting", err)
 	}
 	if err := migrations.Check(ctx, h.pool); err != nil {
-		return unavailable("checking the schema", err)
+		return postgres.Unavailable("checking the schema", err)
 	}
 	err := h.pool.QueryRow(ctx, `
 		SELECT count(*), coalesce(min(entry_index), 0), coalesce(max(entry_index), -1)
 		FROM issuances WHERE time >= @since AND approves IS NULL AND parent IS NULL`,
 		pgx.NamedArgs{"since": h.since}).Scan(&h.total, &h.first, &h.last)
-	return unavailable("counting decisions", err)
+	return postgres.Unavailable("counting decisions", err)
 }
 
 // Total returns how many decisions there are.
@@ -130,21 +131,21 @@ func (h *History) readChunk(ctx context.Context, first int64, visit func(scopes.
 		"svid": scopes.BoundSVID, "user": scopes.BoundUser, "first": first, "last": min(first+h.size-1, h.last), "since": h.since,
 	})
 	if err != nil {
-		return unavailable("reading decisions", err)
+		return postgres.Unavailable("reading decisions", err)
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var raw []byte
 		rec, err := recordedOf(rows, &raw)
 		if err != nil {
-			return unavailable("reading decisions", err)
+			return postgres.Unavailable("reading decisions", err)
 		}
 		if rec.Params, err = decodeParams(raw); err != nil {
 			return fmt.Errorf("reading the parameters of %s: %w", rec.ID, err)
 		}
 		visit(rec)
 	}
-	return unavailable("reading decisions", rows.Err())
+	return postgres.Unavailable("reading decisions", rows.Err())
 }
 
 // recordedOf reads a row except for its parameters, which it leaves in raw.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/tokencache"
 	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/google/uuid"
@@ -27,7 +28,7 @@ const (
 // Cached implements [broker.Tokens].
 func (l *Ledger) Cached(id string, claims [32]byte) (broker.TokenStanding, bool) {
 	cache := l.cache.Load()
-	if cache == nil || l.checkRollback() != nil {
+	if cache == nil || l.CheckRollback() != nil {
 		return broker.TokenStanding{}, false
 	}
 	return cache.Standing(id, claims)
@@ -61,7 +62,7 @@ func (l *Ledger) keepCache(ctx context.Context) {
 		}
 		err := r.run(ctx)
 		if err != nil && !failing && ctx.Err() == nil {
-			l.log.WarnContext(ctx, "tokens are not remembered: each question about one is asked of postgres", "error", unavailable("reading on", err))
+			l.log.WarnContext(ctx, "tokens are not remembered: each question about one is asked of postgres", "error", postgres.Unavailable("reading on", err))
 		}
 		if failing = err != nil; failing {
 			wait.For(ctx, time.Second)
@@ -186,7 +187,7 @@ func (r *replica) read(ctx context.Context, cache *tokencache.Cache) (tokencache
 	case err != nil:
 		return tokencache.Lease{}, err
 	case len(found) == 0 || found[0].Size < r.seen:
-		return tokencache.Lease{}, fmt.Errorf("%w: it does not have %d entries", ErrWentBack, r.seen)
+		return tokencache.Lease{}, fmt.Errorf("%w: it does not have %d entries", postgres.ErrWentBack, r.seen)
 	}
 	size := found[0].Size
 	if size-r.seen > mostUnread {
@@ -209,8 +210,8 @@ func (r *replica) tell(ctx context.Context) error {
 		INSERT INTO replicas (id, seen, beat) VALUES (@id, @seen, @beat)
 		ON CONFLICT (id) DO UPDATE SET seen = excluded.seen, beat = excluded.beat`,
 		pgx.NamedArgs{"id": r.id, "seen": r.seen, "beat": r.beats})
-	if err == nil && r.conn.PgConn().CustomData()[warning] != nil {
-		err = errWarned
+	if err == nil {
+		err = postgres.Warned(r.conn)
 	}
 	return err
 }

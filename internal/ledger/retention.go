@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/jackc/pgx/v5"
 )
@@ -25,7 +26,7 @@ func OpenRetention(ctx context.Context, databaseURL string) (*Retention, error) 
 	}
 	conn, err := pgx.ConnectConfig(ctx, pc.ConnConfig)
 	if err != nil {
-		return nil, unavailable("connecting", err)
+		return nil, postgres.Unavailable("connecting", err)
 	}
 	var owner bool
 	if err = migrations.CheckServer(ctx, conn); err == nil {
@@ -37,7 +38,7 @@ func OpenRetention(ctx context.Context, databaseURL string) (*Retention, error) 
 	}
 	switch {
 	case err != nil:
-		err = unavailable("checking the schema", err)
+		err = postgres.Unavailable("checking the schema", err)
 	case !owner:
 		err = ErrNotOwner
 	}
@@ -67,15 +68,15 @@ func (r *Retention) Old(ctx context.Context, before time.Time) ([]Partition, err
 		SELECT p.first, p.beyond, '' AS stays FROM entry_partitions AS p
 		WHERE p.first >= `+prunedSQL+` ORDER BY p.first`)
 	if err != nil {
-		return nil, unavailable("listing partitions", err)
+		return nil, postgres.Unavailable("listing partitions", err)
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[Partition])
 	if err != nil {
-		return nil, unavailable("listing partitions", err)
+		return nil, postgres.Unavailable("listing partitions", err)
 	}
 	for i := range all {
 		if all[i].Stays, err = r.judge(ctx, all[i], before); err != nil {
-			return nil, unavailable("looking at a partition", err)
+			return nil, postgres.Unavailable("looking at a partition", err)
 		}
 		if all[i].Stays != "" {
 			return all[:i+1], nil
@@ -144,5 +145,5 @@ func (r *Retention) Drop(ctx context.Context, p Partition, before time.Time, rep
 	if errors.Is(err, ErrMoved) || errors.Is(err, ErrReadOn) {
 		return Dropped{}, err
 	}
-	return done, unavailable("dropping entries", err)
+	return done, postgres.Unavailable("dropping entries", err)
 }

@@ -91,7 +91,7 @@ func holds(t *testing.T, db *testkit.DB, n notary, kept ...audit.Checkpoint) aud
 		t.Fatal(err)
 	}
 	defer s.Close(t.Context())
-	report, err := audit.Verify(t.Context(), s.Items(t.Context()), audit.Config{Keys: n.verifiers(t), Trusted: kept})
+	report, err := audit.Verify(t.Context(), s.Items(t.Context()), audit.Config{Keys: n.Verifiers(t), Trusted: kept})
 	if err != nil || !report.Whole() {
 		t.Fatalf("got %+v, %v, want a whole record", report.Findings, err)
 	}
@@ -118,7 +118,7 @@ func TestOldEntriesAreDropped(t *testing.T) {
 	begin(t, idle, denied(old))
 	refuseUpTo(t, db, l, 256)
 	sealed(t, l, n)
-	first := lastOf(t, l, n)
+	first := testkit.LastCheckpoint(t, l, n)
 	settle(t, l, to(straddles, broker.StatusRevoked))
 	announce(t, l, announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: "over twice"}))
 	sealed(t, l, n)

@@ -15,33 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-const (
-	noRight   = "42501" // insufficient_privilege: a grant or an append-only trigger
-	violation = "23514" // check_violation
-	notUnique = "23505"
-	noParent  = "23503" // foreign_key_violation
-	isNull    = "23502"
-)
-
-// refusedBy runs a statement in a transaction that is rolled back, and returns the SQLSTATE it was refused with.
-func refusedBy(t *testing.T, conn *pgx.Conn, sql string, args ...any) string {
-	t.Helper()
-	tx, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	_, err = tx.Exec(t.Context(), sql, args...)
-	if err == nil {
-		return ""
-	}
-	var refused *pgconn.PgError
-	if !errors.As(err, &refused) {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return refused.Code
-}
-
 func TestGrants(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)

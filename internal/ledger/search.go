@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
@@ -244,5 +245,5 @@ func unmatchable(q broker.Query) bool {
 	for name, value := range q.Params {
 		texts = append(texts, name, value)
 	}
-	return unmatchableText(texts...)
+	return record.Unmatchable(texts...)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -17,7 +18,7 @@ func (l *Ledger) Session(ctx context.Context, id [32]byte) ([]byte, error) {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, broker.ErrNotFound
 	}
-	return data, unavailable("reading a session", err)
+	return data, postgres.Unavailable("reading a session", err)
 }
 
 // KeepSession stores the data of a session, at most 64 KiB, until the session ends. A dropped session stays dropped, even if
@@ -26,11 +27,11 @@ func (l *Ledger) KeepSession(ctx context.Context, id [32]byte, data []byte, ends
 	_, err := l.sessions.Exec(ctx, `
 		INSERT INTO sessions (id, data, ends) VALUES ($1, $2, $3)
 		ON CONFLICT (id) DO UPDATE SET data = excluded.data, ends = excluded.ends WHERE sessions.data <> ''`, id[:], data, ends)
-	return unavailable("keeping a session", err)
+	return postgres.Unavailable("keeping a session", err)
 }
 
 // DropSession ends a session, if it exists.
 func (l *Ledger) DropSession(ctx context.Context, id [32]byte) error {
 	_, err := l.sessions.Exec(ctx, `UPDATE sessions SET data = '' WHERE id = $1`, id[:])
-	return unavailable("dropping a session", err)
+	return postgres.Unavailable("dropping a session", err)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -26,7 +27,7 @@ func OpenSnapshot(ctx context.Context, databaseURL string) (*Snapshot, error) {
 	}
 	conn, err := pgx.ConnectConfig(ctx, pc.ConnConfig)
 	if err != nil {
-		return nil, unavailable("connecting", err)
+		return nil, postgres.Unavailable("connecting", err)
 	}
 	var tx pgx.Tx
 	if err = migrations.Check(ctx, conn); err == nil {
@@ -37,7 +38,7 @@ func OpenSnapshot(ctx context.Context, databaseURL string) (*Snapshot, error) {
 	}
 	if err != nil {
 		_ = conn.Close(ctx)
-		return nil, unavailable("opening a snapshot", err)
+		return nil, postgres.Unavailable("opening a snapshot", err)
 	}
 	return &Snapshot{conn, tx}, nil
 }
@@ -56,7 +57,7 @@ func (s *Snapshot) Close(ctx context.Context) {
 func (s *Snapshot) Items(ctx context.Context) audit.Items {
 	return func(yield func(audit.Item, error) bool) {
 		if err := s.read(ctx, func(item audit.Item) bool { return yield(item, nil) }); err != nil {
-			yield(nil, unavailable("reading the ledger", err))
+			yield(nil, postgres.Unavailable("reading the ledger", err))
 		}
 	}
 }

@@ -53,29 +53,6 @@ func onward(kind string, from broker.Status) string {
 	}[from]
 }
 
-// bring begins a record and takes it to a state.
-func bring(t *testing.T, l *ledger.Ledger, kind string, way []broker.Status, change func(*broker.Record)) broker.Record {
-	t.Helper()
-	rec := allowed(change)
-	switch kind {
-	case "jwt":
-	case "one-shot":
-		rec = allowed(func(rec *broker.Record) {
-			rec.Intent.OneShot = true
-			if change != nil {
-				change(rec)
-			}
-		})
-	default:
-		rec = dynamic(kind, change)
-	}
-	begin(t, l, rec)
-	for _, status := range way {
-		settle(t, l, to(rec, status))
-	}
-	return rec
-}
-
 // I13: every allowed move happens and every other one is refused, through the ledger, and as SQL by the broker's own role
 // and by the owner.
 func TestStatesMoveForwardOnly(t *testing.T) {

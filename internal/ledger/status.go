@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -22,7 +23,7 @@ const leaderLock = `hashtextextended('brevet/' || @office || '/' || current_sche
 func (l *Ledger) Status(ctx context.Context) (broker.LedgerStatus, error) {
 	conn, err := l.read.Acquire(ctx)
 	if err != nil {
-		return broker.LedgerStatus{}, unavailable("connecting", err)
+		return broker.LedgerStatus{}, postgres.Unavailable("connecting", err)
 	}
 	defer conn.Release()
 	var s broker.LedgerStatus
@@ -30,7 +31,7 @@ func (l *Ledger) Status(ctx context.Context) (broker.LedgerStatus, error) {
 		l.pingFor, readSizes, readCheckpoints, l.readLeaderships,
 	} {
 		if err := part(ctx, conn, &s); err != nil {
-			return broker.LedgerStatus{}, unavailable("reading the ledger's status", err)
+			return broker.LedgerStatus{}, postgres.Unavailable("reading the ledger's status", err)
 		}
 	}
 	return s, nil

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -52,11 +53,11 @@ type happening struct {
 
 // Timeline implements [broker.EventFeed].
 func (l *Ledger) Timeline(ctx context.Context, of broker.TimelineQuery, reach broker.Reach) ([]broker.Happening, error) {
-	id, isID := optionalID(of.ID)
-	if of.Limit < 1 || of.Limit > maxPage {
-		return nil, ErrPageSize
+	id, isID := record.OptionalID(of.ID)
+	if of.Limit < 1 || of.Limit > record.MaxPage {
+		return nil, record.ErrPageSize
 	}
-	if reachesNothing(reach) || !isID || unmatchableText(of.SPIFFEID, of.Task) {
+	if reachesNothing(reach) || !isID || record.Unmatchable(of.SPIFFEID, of.Task) {
 		return nil, broker.ErrNotFound
 	}
 	args := pgx.NamedArgs{

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/tokencache"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -32,18 +34,18 @@ type link struct {
 // TokenStanding implements [broker.Tokens]. An exchanged token is in force while all tokens that it comes from are. A server
 // that does not hold what was committed here, because another one has taken over, may not know of an end either.
 func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) (broker.TokenStanding, error) {
-	parsed, err := parseID(id)
+	parsed, err := record.ParseID(id)
 	if err != nil {
 		return broker.TokenStanding{}, nil //nolint:nilerr // nobody was ever issued such a token
 	}
-	if err := l.checkRollback(); err != nil {
+	if err := l.CheckRollback(); err != nil {
 		return broker.TokenStanding{}, err
 	}
 	cache, asked := l.remember()
 	tip := l.tip.Load() // before the query: others append during it
 	chain, err := l.chainOf(ctx, parsed, claims)
 	if err != nil || len(chain) == 0 {
-		return broker.TokenStanding{}, unavailable("reading where a token stands", err)
+		return broker.TokenStanding{}, postgres.Unavailable("reading where a token stands", err)
 	}
 	if slices.ContainsFunc(chain, func(l link) bool { return !l.Active }) {
 		// Use the current cache. If it was created during the query, it may hold answers from before the end.
@@ -53,7 +55,7 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 		return broker.TokenStanding{}, nil
 	}
 	if err := tip.within(chain[0].Size); err != nil {
-		return broker.TokenStanding{}, unavailable("reading where a token stands", err)
+		return broker.TokenStanding{}, postgres.Unavailable("reading where a token stands", err)
 	}
 	if cache != nil {
 		links := make([]tokencache.Link, len(chain))
@@ -88,11 +90,11 @@ func (l *Ledger) chainOf(ctx context.Context, id uuid.UUID, claims [32]byte) ([]
 
 // Alive implements [broker.Tokens]. It trusts the same servers as TokenStanding.
 func (l *Ledger) Alive(ctx context.Context, id string) (bool, error) {
-	parsed, err := parseID(id)
+	parsed, err := record.ParseID(id)
 	if err != nil {
 		return false, nil //nolint:nilerr // nobody was ever issued such a credential
 	}
-	if err := l.checkRollback(); err != nil {
+	if err := l.CheckRollback(); err != nil {
 		return false, err
 	}
 	tip := l.tip.Load()
@@ -110,17 +112,17 @@ func (l *Ledger) Alive(ctx context.Context, id string) (bool, error) {
 	if err == nil {
 		err = tip.within(size)
 	}
-	return alive && err == nil, unavailable("reading whether a credential is alive", err)
+	return alive && err == nil, postgres.Unavailable("reading whether a credential is alive", err)
 }
 
 // EndedIn implements [broker.Tokens]. It includes tokens until a minute after their time, because services whose clocks are
 // behind accept them until then.
 func (l *Ledger) EndedIn(ctx context.Context, list string) ([]int, error) {
-	parsed, err := parseID(list)
+	parsed, err := record.ParseID(list)
 	if err != nil {
 		return nil, broker.ErrNotFound
 	}
-	if err := l.checkRollback(); err != nil {
+	if err := l.CheckRollback(); err != nil {
 		return nil, err
 	}
 	tip := l.tip.Load()
@@ -139,7 +141,7 @@ func (l *Ledger) EndedIn(ctx context.Context, list string) ([]int, error) {
 		FROM chain AS i GROUP BY place ORDER BY place`,
 		pgx.NamedArgs{"list": [16]byte(parsed)})
 	if err != nil {
-		return nil, unavailable("reading a status list", err)
+		return nil, postgres.Unavailable("reading a status list", err)
 	}
 	return endedOf(rows, tip)
 }
@@ -159,7 +161,7 @@ func endedOf(rows pgx.Rows, known *tip) ([]int, error) {
 	})
 	switch {
 	case err != nil:
-		return nil, unavailable("reading a status list", err)
+		return nil, postgres.Unavailable("reading a status list", err)
 	case tag.RowsAffected() == 0:
 		return nil, broker.ErrNotFound
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
@@ -193,8 +194,8 @@ func TestNoTokenIsActiveWhereTheDatabaseWentBack(t *testing.T) {
 		n := newNotary(t)
 		sealed(t, l, n)
 		tamper(t, db, back)
-		if _, err := l.SealOnce(t.Context(), n); !errors.Is(err, ledger.ErrWentBack) {
-			t.Fatalf("got %v, want %v", err, ledger.ErrWentBack)
+		if _, err := l.SealOnce(t.Context(), n); !errors.Is(err, postgres.ErrWentBack) {
+			t.Fatalf("got %v, want %v", err, postgres.ErrWentBack)
 		}
 		wantNone(t, l, rec)
 	})

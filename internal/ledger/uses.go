@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -77,7 +79,7 @@ func (l *Ledger) reported(ctx context.Context, use broker.Use) (said broker.Use,
 		pgx.NamedArgs{"id": use.Issuance, "holder": use.Holder.ID()}).Scan(&may, &calls, &at, &last)
 	switch {
 	case err != nil:
-		return said, false, unavailable("reading what was reported", err)
+		return said, false, postgres.Unavailable("reading what was reported", err)
 	case calls != nil:
 		use.Calls, use.Time, use.LastUsed = *calls, at.UTC(), instantOf(last)
 		return use, true, nil
@@ -103,7 +105,7 @@ type scopeRow struct {
 
 // ScopeUsage implements [broker.Usage]. It leaves out names of scopes that did not exist, because callers make them up.
 func (l *Ledger) ScopeUsage(ctx context.Context, q broker.UsageQuery, reach broker.Reach) ([]broker.ScopeUsage, error) {
-	if reachesNothing(reach) || unmatchableText(q.TrustDomain) {
+	if reachesNothing(reach) || record.Unmatchable(q.TrustDomain) {
 		return nil, nil
 	}
 	counting, cancel := context.WithTimeout(ctx, usageWithin)
@@ -114,7 +116,7 @@ func (l *Ledger) ScopeUsage(ctx context.Context, q broker.UsageQuery, reach brok
 		defer func() { <-l.counting }()
 	case <-counting.Done():
 		if err := ctx.Err(); err != nil {
-			return nil, unavailable("waiting for a count of uses", err)
+			return nil, postgres.Unavailable("waiting for a count of uses", err)
 		}
 		return nil, fmt.Errorf("waiting for another count of uses: %w", broker.ErrTooBroad)
 	}

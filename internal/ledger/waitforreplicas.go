@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -133,7 +134,7 @@ func (l *Ledger) remove(ctx context.Context, silent []pulse) {
 	for _, p := range silent {
 		_, err := l.write.Exec(ctx, `DELETE FROM replicas WHERE id = @id AND beat = @beat`, pgx.NamedArgs{"id": p.ID, "beat": p.Heartbeat})
 		if err != nil {
-			l.log.DebugContext(ctx, "silent replica not removed", "error", unavailable("removing a replica", err))
+			l.log.DebugContext(ctx, "silent replica not removed", "error", postgres.Unavailable("removing a replica", err))
 			return
 		}
 	}

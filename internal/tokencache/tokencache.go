@@ -142,9 +142,9 @@ func (c *Cache) Keep(id string, claims [32]byte, at int64, asked time.Time, chai
 	c.standings.put(id, t)
 }
 
-// Ended caches that a token is not active, by an answer at a size of the ledger. A caller that asked Postgres earlier, and gets its answer later, must not cache
-// the token as active. A standing that was cached before must not be used while the entry that ended the token is still
-// unread.
+// Ended caches that a token is not active, by an answer at a size of the ledger. A caller that asked Postgres earlier, and gets
+// its answer later, must not cache the token as active. A standing that was cached before must not be used while the entry
+// that ended the token is still unread.
 func (c *Cache) Ended(id string, at int64) { c.standings.put(id, standing{at: at}) }
 
 // mark returns the place of the mark for the end of something.

@@ -1,4 +1,4 @@
-package ledger
+package tlog
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/mod/sumdb/note"
@@ -36,10 +38,9 @@ type Notary interface {
 
 // Seal signs a checkpoint whenever the ledger has grown, until ctx ends. Only one replica signs at any time. Seal checks
 // each checkpoint against the last one that this replica knows. While they disagree, the ledger takes no entries.
-func (l *Ledger) Seal(ctx context.Context, notary Notary) error {
+func (l *Log) Seal(ctx context.Context, notary Notary) error {
 	for fault := ""; ctx.Err() == nil; {
-		more, err := l.sealOnce(ctx, notary)
-		l.judge(ctx, err)
+		more, err := l.SealOnce(ctx, notary)
 		fault = l.report(ctx, fault, err)
 		if err != nil || !more {
 			wait.For(ctx, sealEvery)
@@ -49,9 +50,9 @@ func (l *Ledger) Seal(ctx context.Context, notary Notary) error {
 }
 
 // report logs what prevents checkpoints from being signed, whenever that changes, and returns it.
-func (l *Ledger) report(ctx context.Context, before string, err error) string {
+func (l *Log) report(ctx context.Context, before string, err error) string {
 	switch {
-	case ctx.Err() != nil || errors.Is(err, ErrWentBack):
+	case ctx.Err() != nil || errors.Is(err, postgres.ErrWentBack):
 		return before // judge logs it
 	case err != nil && err.Error() != before:
 		l.log.WarnContext(ctx, "no checkpoint signed", "error", err)
@@ -64,33 +65,15 @@ func (l *Ledger) report(ctx context.Context, before string, err error) string {
 	return err.Error()
 }
 
-// judge records whether the database can be trusted. An error of another kind says nothing about that.
-func (l *Ledger) judge(ctx context.Context, err error) {
-	before := l.rollbackDetected.Load()
-	switch {
-	case err == nil:
-		l.rollbackDetected.Store(nil)
-		if before != nil {
-			l.log.WarnContext(ctx, "the ledger is the one again that its checkpoints were signed for")
-		}
-	case errors.Is(err, ErrWentBack):
-		l.rollbackDetected.Store(&err)
-		if before == nil || (*before).Error() != err.Error() {
-			l.log.ErrorContext(ctx, "nothing is issued: see docs/audit.md", "error", err)
-		}
-	}
-}
-
-// checkRollback returns an error while the database is known to have gone back.
-func (l *Ledger) checkRollback() error {
-	if err := l.rollbackDetected.Load(); err != nil {
-		return unavailable("looking at the checkpoints", *err)
-	}
-	return nil
+// SealOnce checks once for something to sign, as Seal does all the time, and reports whether there is more.
+func (l *Log) SealOnce(ctx context.Context, notary Notary) (more bool, err error) {
+	more, err = l.sealOnce(ctx, notary)
+	l.judge(ctx, err)
+	return more, err
 }
 
 // sealOnce checks the last checkpoint, and signs a new one if the ledger has grown and no other replica is signing.
-func (l *Ledger) sealOnce(ctx context.Context, notary Notary) (more bool, err error) {
+func (l *Log) sealOnce(ctx context.Context, notary Notary) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sealTimeout)
 	defer cancel()
 	keys, err := keysOf(ctx, notary)
@@ -99,7 +82,7 @@ func (l *Ledger) sealOnce(ctx context.Context, notary Notary) (more bool, err er
 	}
 	conn, err := l.seals.Acquire(ctx)
 	if err != nil {
-		return false, unavailable("connecting", err)
+		return false, postgres.Unavailable("connecting", err)
 	}
 	defer conn.Release()
 	var next audit.Checkpoint
@@ -114,8 +97,8 @@ func (l *Ledger) sealOnce(ctx context.Context, notary Notary) (more bool, err er
 		next, err = seal(ctx, tx, notary, last, min(size, last.N+maxSeal))
 		return err
 	})
-	if err == nil && conn.Conn().PgConn().CustomData()[warning] != nil {
-		err = errors.Join(errWarned, conn.Conn().Close(ctx))
+	if warned := postgres.Warned(conn.Conn()); err == nil && warned != nil {
+		err = errors.Join(warned, conn.Conn().Close(ctx))
 	}
 	if err == nil {
 		before := l.sealed.Swap(&next)
@@ -163,24 +146,24 @@ func (k logKeys) open(signed, origin string) (audit.Checkpoint, error) {
 
 // lastSealed returns the last checkpoint and the size of the ledger. It returns ErrWentBack if the checkpoint does not
 // follow from what this replica has seen.
-func (l *Ledger) lastSealed(ctx context.Context, tx pgx.Tx, origin string, keys logKeys) (last audit.Checkpoint, size int64, err error) {
+func (l *Log) lastSealed(ctx context.Context, tx pgx.Tx, origin string, keys logKeys) (last audit.Checkpoint, size int64, err error) {
 	last.Origin = origin
 	var signed string
 	err = tx.QueryRow(ctx, `
 		SELECT h.size, coalesce(c.note, '') FROM ledger_head AS h
 		LEFT JOIN LATERAL (SELECT note FROM checkpoints ORDER BY size DESC LIMIT 1) AS c ON true`).Scan(&size, &signed)
 	if err != nil {
-		return last, 0, unavailable("reading the last checkpoint", err)
+		return last, 0, postgres.Unavailable("reading the last checkpoint", err)
 	}
 	if signed != "" {
 		if last, err = keys.open(signed, origin); err != nil {
-			return last, 0, fmt.Errorf("%w: %w", ErrWentBack, err)
+			return last, 0, fmt.Errorf("%w: %w", postgres.ErrWentBack, err)
 		}
 	}
 	seen := l.sealed.Load()
 	switch {
 	case size < last.N || seen != nil && last.N < seen.N:
-		return last, 0, fmt.Errorf("%w: it has %d entries and a checkpoint of %d; there was one of %d", ErrWentBack, size, last.N, sizeOf(seen))
+		return last, 0, fmt.Errorf("%w: it has %d entries and a checkpoint of %d; there was one of %d", postgres.ErrWentBack, size, last.N, sizeOf(seen))
 	case seen == nil || *seen == last:
 		return last, size, nil
 	}
@@ -194,10 +177,10 @@ func continues(ctx context.Context, q querier, c audit.Checkpoint) error {
 	}
 	root, err := tlog.TreeHash(c.N, treeOf(ctx, q))
 	if err != nil {
-		return unavailable("reading the tree", err)
+		return postgres.Unavailable("reading the tree", err)
 	}
 	if root != c.Hash {
-		return fmt.Errorf("%w: its first %d entries are not those of then", ErrWentBack, c.N)
+		return fmt.Errorf("%w: its first %d entries are not those of then", postgres.ErrWentBack, c.N)
 	}
 	return nil
 }
@@ -219,28 +202,28 @@ func seal(ctx context.Context, tx pgx.Tx, notary Notary, last audit.Checkpoint, 
 		err = tx.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM checkpoints WHERE size > @size)`, pgx.NamedArgs{"size": last.N}).Scan(&mine)
 	}
 	if err != nil || !mine {
-		return last, unavailable("taking turns", err)
+		return last, postgres.Unavailable("taking turns", err)
 	}
 	tree, err := growFrom(last.N, treeOf(ctx, tx))
 	if err != nil {
-		return last, unavailable("reading the tree", err)
+		return last, postgres.Unavailable("reading the tree", err)
 	}
 	if tree.Hash != last.Hash && last.N > 0 {
-		return last, fmt.Errorf("%w: its first %d entries are not those that were signed", ErrWentBack, last.N)
+		return last, fmt.Errorf("%w: its first %d entries are not those that were signed", postgres.ErrWentBack, last.N)
 	}
 	leaves, err := leavesOf(ctx, tx, last.N, size)
 	if err == nil {
 		err = tree.add(leaves)
 	}
 	if err != nil {
-		return last, unavailable("growing the tree", err)
+		return last, postgres.Unavailable("growing the tree", err)
 	}
 	next := audit.Checkpoint{Origin: last.Origin, Tree: tree.Tree}
 	signed, err := notary.Sign(ctx, next.String())
 	if err != nil {
 		return last, fmt.Errorf("signing: %w", err)
 	}
-	return next, unavailable("keeping the checkpoint", keep(ctx, tx, next, signed, tree.whole(last.N)))
+	return next, postgres.Unavailable("keeping the checkpoint", keep(ctx, tx, next, signed, tree.whole(last.N)))
 }
 
 func leavesOf(ctx context.Context, tx pgx.Tx, from, to int64) ([]tlog.Hash, error) {
@@ -249,18 +232,11 @@ func leavesOf(ctx context.Context, tx pgx.Tx, from, to int64) ([]tlog.Hash, erro
 	if err != nil {
 		return nil, err
 	}
-	leaves, err := pgx.CollectRows(rows, scanHash)
+	leaves, err := pgx.CollectRows(rows, record.ScanHash)
 	if err == nil && int64(len(leaves)) != to-from {
-		err = fmt.Errorf("%w: %d of %d entries are there", ErrWentBack, len(leaves), to-from)
+		err = fmt.Errorf("%w: %d of %d entries are there", postgres.ErrWentBack, len(leaves), to-from)
 	}
 	return leaves, err
-}
-
-func scanHash(row pgx.CollectableRow) (hash tlog.Hash, err error) {
-	var raw []byte
-	err = row.Scan(&raw)
-	copy(hash[:], raw)
-	return hash, err
 }
 
 // keep stores a checkpoint, and the tiles that have become whole. The database takes their hashes from the rows below them.
@@ -274,37 +250,5 @@ func keep(ctx context.Context, tx pgx.Tx, c audit.Checkpoint, signed []byte, til
 	}
 	_, err := tx.Exec(ctx, `INSERT INTO checkpoints (size, root, time, note) VALUES (@size, @root, clock_timestamp(), @note)`,
 		pgx.NamedArgs{"size": c.N, "root": c.Hash[:], "note": string(signed)})
-	return err
-}
-
-// tip is an entry that this replica knows the ledger to hold.
-type tip struct {
-	index int64
-	leaf  tlog.Hash
-}
-
-// within returns ErrWentBack if a ledger of this size does not hold the tip.
-func (t *tip) within(size int64) error {
-	if t != nil && size <= t.index {
-		return fmt.Errorf("%w: it does not have entry %d", ErrWentBack, t.index)
-	}
-	return nil
-}
-
-// checkTip refuses a connection to a database that does not hold the last entry that this replica has appended. So after a
-// failover or a restore, nothing is appended to a database that has gone back.
-func (l *Ledger) checkTip(ctx context.Context, conn *pgx.Conn) error {
-	known := l.tip.Load()
-	if known == nil {
-		return nil
-	}
-	var there bool
-	err := conn.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM entries WHERE index = $1 AND leaf_hash = $2)
-			OR EXISTS (SELECT FROM tree_tiles WHERE level = 0 AND number = $1 / 256 AND substr(hashes, ($1 % 256)::integer * 32 + 1, 32) = $2)`,
-		pgx.QueryExecModeExec, known.index, known.leaf[:]).Scan(&there)
-	if err == nil && !there {
-		err = fmt.Errorf("%w: entry %d is not as this replica has appended it", ErrWentBack, known.index)
-	}
 	return err
 }

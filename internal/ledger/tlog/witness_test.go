@@ -1,78 +1,15 @@
-package ledger_test
+package tlog_test
 
 import (
 	"errors"
 	"strings"
 	"testing"
 
-	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
-	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/mod/sumdb/tlog"
 )
-
-// lastOf returns the last checkpoint of a ledger.
-func lastOf(t *testing.T, l *ledger.Ledger, n notary) audit.Checkpoint {
-	t.Helper()
-	signed, err := l.Checkpoint(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := audit.OpenCheckpoint([]byte(signed), origin, n.verifiers(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-// I15: replicas that have not seen the lost entries notice an older backup by a checkpoint that was kept elsewhere.
-func TestNothingIsAppendedToAnOlderBackupThanExpected(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		damage string
-		want   bool
-	}{
-		"as it was":       {``, false},
-		"an older backup": {`DELETE FROM checkpoints WHERE size > 5; DELETE FROM entries WHERE index >= 5; UPDATE ledger_head SET size = 5`, true},
-		"nothing at all":  {`DELETE FROM checkpoints; DELETE FROM entries; UPDATE ledger_head SET size = 0`, true},
-		"an entry changed": {`ALTER TABLE entries DROP CONSTRAINT entries_check; UPDATE entries SET leaf_hash = sha256('x') WHERE index = 3;
-			DELETE FROM checkpoints`, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			db, n := testkit.NewDB(t), newNotary(t)
-			l := db.Ledger(t)
-			grow(t, l, 5)
-			sealed(t, l, n)
-			five := lastOf(t, l, n)
-			grow(t, l, 6)
-			sealed(t, l, n)
-			eleven := lastOf(t, l, n)
-			tamper(t, db, tc.damage)
-			fresh := db.Ledger(t)
-			for _, c := range []audit.Checkpoint{{}, eleven, five} {
-				if err := fresh.Expect(t.Context(), c); err != nil {
-					t.Fatalf("Expect: %v", err)
-				}
-			}
-			for _, when := range []string{"at once", "after a look"} {
-				if _, err := fresh.Begin(t.Context(), denied(nil)); errors.Is(err, broker.ErrLedgerUnavailable) != tc.want {
-					t.Errorf("%s: got %v from Begin, want that it is refused: %t", when, err, tc.want)
-				}
-				if err := fresh.Ready(t.Context()); (err != nil) != tc.want {
-					t.Errorf("%s: got %v from Ready, want that it is not: %t", when, err, tc.want)
-				}
-				if _, err := fresh.SealOnce(t.Context(), n); errors.Is(err, ledger.ErrWentBack) != tc.want {
-					t.Errorf("%s: got %v from SealOnce, want that it notices: %t", when, err, tc.want)
-				}
-				if _, _, _, err := fresh.Growth(t.Context(), 0); (err != nil) != tc.want {
-					t.Errorf("%s: got %v from Growth, want that nothing is shown: %t", when, err, tc.want)
-				}
-			}
-		})
-	}
-}
 
 func TestGrowthIsProven(t *testing.T) {
 	t.Parallel()
@@ -83,10 +20,10 @@ func TestGrowthIsProven(t *testing.T) {
 	}
 	grow(t, l, 5)
 	sealed(t, l, n)
-	five := lastOf(t, l, n)
+	five := testkit.LastCheckpoint(t, l, n)
 	grow(t, l, 4)
 	sealed(t, l, n)
-	nine := lastOf(t, l, n)
+	nine := testkit.LastCheckpoint(t, l, n)
 	for from, want := range map[int64]audit.Checkpoint{5: five, 9: nine} {
 		size, signed, proof, err := l.Growth(t.Context(), from)
 		if err != nil || size != 9 || !strings.HasPrefix(signed, nine.String()) {
@@ -102,9 +39,6 @@ func TestGrowthIsProven(t *testing.T) {
 		}
 	}
 }
-
-// line has the form of a cosignature.
-var line = "— witness.example/w AAAA" + strings.Repeat("A", 98) + "==\n"
 
 func TestCosignaturesAreKept(t *testing.T) {
 	t.Parallel()

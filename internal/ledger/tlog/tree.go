@@ -1,9 +1,10 @@
-package ledger
+package tlog
 
 import (
 	"context"
 	"fmt"
 
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/mod/sumdb/tlog"
 )
@@ -36,7 +37,7 @@ func readTile(ctx context.Context, q querier, t tlog.Tile) ([]byte, error) {
 			) END)`,
 		pgx.NamedArgs{"level": t.L, "number": t.N, "width": t.W}).Scan(&data)
 	if err == nil && len(data) != t.W*tlog.HashSize {
-		err = fmt.Errorf("%w: %d of the %d hashes of %s are there", ErrWentBack, len(data)/tlog.HashSize, t.W, t.Path())
+		err = fmt.Errorf("%w: %d of the %d hashes of %s are there", postgres.ErrWentBack, len(data)/tlog.HashSize, t.W, t.Path())
 	}
 	return data, err
 }

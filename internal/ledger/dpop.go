@@ -5,6 +5,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/dpop"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 )
 
 var _ broker.DPoPReplayCache = (*Ledger)(nil)
@@ -17,7 +18,7 @@ func (l *Ledger) UseProof(ctx context.Context, p dpop.Proof) error {
 		INSERT INTO dpop_seen (digest, until) VALUES ($1, $2) ON CONFLICT DO NOTHING`, p.Digest[:], p.Until)
 	switch {
 	case err != nil:
-		return unavailable("remembering a proof", err)
+		return postgres.Unavailable("remembering a proof", err)
 	case tag.RowsAffected() == 0:
 		return dpop.ErrReplayed
 	}

@@ -1,83 +1,19 @@
-package ledger_test
+package tlog_test
 
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"sync"
 	"testing"
 
-	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 )
-
-const origin = "brevet.test/ledger"
-
-// notary signs with a key of this process.
-type notary struct {
-	signer note.Signer
-	keys   []string
-}
-
-func newNotary(t *testing.T) notary {
-	t.Helper()
-	return notaryOf(t, origin)
-}
-
-func notaryOf(t *testing.T, name string) notary {
-	t.Helper()
-	private, public, err := note.GenerateKey(rand.Reader, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	signer, err := note.NewSigner(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return notary{signer, []string{public}}
-}
-
-func (n notary) Origin() string                         { return n.signer.Name() }
-func (n notary) Keys(context.Context) ([]string, error) { return n.keys, nil }
-func (n notary) Sign(_ context.Context, text string) ([]byte, error) {
-	return note.Sign(&note.Note{Text: text}, n.signer)
-}
-
-func (n notary) verifiers(t *testing.T) note.Verifiers {
-	t.Helper()
-	v, err := note.NewVerifier(n.keys[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return note.VerifierList(v)
-}
-
-// grow appends this many entries.
-func grow(t *testing.T, l *ledger.Ledger, entries int) {
-	t.Helper()
-	var wg sync.WaitGroup
-	for range entries {
-		wg.Go(func() {
-			if err := l.Refuse(t.Context(), broker.Refusal{Time: moment(), Code: "invalid"}); err != nil {
-				t.Errorf("Refuse: %v", err)
-			}
-		})
-	}
-	wg.Wait()
-}
-
-func sealed(t *testing.T, l *ledger.Ledger, n notary) {
-	t.Helper()
-	if _, err := l.SealOnce(t.Context(), n); err != nil {
-		t.Fatalf("SealOnce: %v", err)
-	}
-}
 
 // treeUpTo returns the tree over the first entries. It uses only the bodies of the entries, and nothing else that the ledger
 // made.
@@ -150,7 +86,7 @@ func TestCheckpointsAreOfTheTreeOverTheEntries(t *testing.T) {
 		t.Fatalf("got %d checkpoints, want 7", len(all))
 	}
 	for _, c := range all {
-		got, err := audit.OpenCheckpoint([]byte(c.Note), origin, n.verifiers(t))
+		got, err := audit.OpenCheckpoint([]byte(c.Note), origin, n.Verifiers(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,118 +137,28 @@ func TestReplicasSignOneLineOfCheckpoints(t *testing.T) {
 	}
 }
 
-// tamper changes a ledger as only the owner of the database can.
-func tamper(t *testing.T, db *testkit.DB, statements ...string) {
-	t.Helper()
-	owner := testkit.Connect(t, db.AdminURL)
-	for _, sql := range append([]string{`SET session_replication_role = replica`}, statements...) {
-		if _, err := owner.Exec(t.Context(), sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-	}
-}
-
-// I15: if what a replica or a checkpoint knows of is gone or changed, at least that replica appends nothing.
-func TestNothingIsAppendedToWhatWentBack(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		damage string
-		// fresh is set if a replica that has just started notices it too.
-		fresh bool
-	}{
-		"an older backup":  {`DELETE FROM checkpoints WHERE size > 5; DELETE FROM entries WHERE index >= 5; UPDATE ledger_head SET size = 5`, false},
-		"entries gone":     {`DELETE FROM entries WHERE index >= 5; UPDATE ledger_head SET size = 5`, true},
-		"checkpoints gone": {`DELETE FROM checkpoints`, false},
-		"an entry changed": {`ALTER TABLE entries DROP CONSTRAINT entries_check; UPDATE entries SET leaf_hash = sha256('x') WHERE index = 3`, true},
-		"an entry missing": {`DELETE FROM entries WHERE index = 3`, true},
-		"another key":      {`UPDATE checkpoints SET note = replace(note, '— ', '— x') WHERE size = 11`, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			db, n := testkit.NewDB(t), newNotary(t)
-			l := db.Ledger(t)
-			grow(t, l, 5)
-			sealed(t, l, n)
-			grow(t, l, 6)
-			sealed(t, l, n)
-			grow(t, l, 1) // otherwise there would be nothing to sign
-			tamper(t, db, tc.damage)
-			for _, replica := range []*ledger.Ledger{l, db.Ledger(t)} { // in this order, since the second may sign what l has not seen
-				who, want := "a replica that saw it", true
-				if replica != l {
-					who, want = "a fresh one", tc.fresh
-				}
-				if _, err := replica.SealOnce(t.Context(), n); errors.Is(err, ledger.ErrWentBack) != want {
-					t.Errorf("%s: got %v, want that it notices: %t", who, err, want)
-				}
-				if _, err := replica.Begin(t.Context(), denied(nil)); errors.Is(err, broker.ErrLedgerUnavailable) != want {
-					t.Errorf("%s: got %v from Begin, want that it is refused: %t", who, err, want)
-				}
-				if err := replica.Ready(t.Context()); (err != nil) != want {
-					t.Errorf("%s: got %v from Ready, want that it is not: %t", who, err, want)
-				}
-			}
-		})
-	}
-}
-
 // If the key is lost, or the log gets another name, nothing is appended until the earlier key is configured.
 func TestALogGoesOnUnderAnotherKey(t *testing.T) {
 	t.Parallel()
-	for name, next := range map[string]notary{"another key": notaryOf(t, origin), "another name": notaryOf(t, "brevet.test/new")} {
+	for name, next := range map[string]notary{"another key": testkit.NewNotary(t, origin), "another name": testkit.NewNotary(t, "brevet.test/new")} {
 		t.Run(name, func(t *testing.T) {
 			db, before := testkit.NewDB(t), newNotary(t)
 			l := db.Ledger(t)
 			grow(t, l, 3)
 			sealed(t, l, before)
-			if _, err := l.SealOnce(t.Context(), next); !errors.Is(err, ledger.ErrWentBack) || !errors.Is(err, audit.ErrUnsigned) {
-				t.Errorf("got %v, want %v", err, ledger.ErrWentBack)
+			if _, err := l.SealOnce(t.Context(), next); !errors.Is(err, postgres.ErrWentBack) || !errors.Is(err, audit.ErrUnsigned) {
+				t.Errorf("got %v, want %v", err, postgres.ErrWentBack)
 			}
-			next.keys = append(next.keys, before.keys...)
+			next.Public = append(next.Public, before.Public...)
 			sealed(t, l, next)
 			grow(t, l, 3)
 			sealed(t, l, next)
 			all := checkpoints(t, db)
-			c, err := audit.OpenCheckpoint([]byte(all[1].Note), next.Origin(), next.verifiers(t))
+			c, err := audit.OpenCheckpoint([]byte(all[1].Note), next.Origin(), next.Verifiers(t))
 			if err != nil || c.N != 6 || len(all) != 2 {
 				t.Errorf("got %v, %v of %d checkpoints; want the second, of 6 entries", c, err, len(all))
 			}
 		})
-	}
-}
-
-// A replica that reconnects to a database without the last entry that it has appended does not append there, even before it
-// has checked a checkpoint.
-func TestNothingIsAppendedWhereTheLastEntryIsMissing(t *testing.T) {
-	t.Parallel()
-	db := testkit.NewDB(t)
-	l := db.Ledger(t)
-	grow(t, l, 3)
-	tamper(t, db, `DELETE FROM entries WHERE index = 2`, `UPDATE ledger_head SET size = 2`)
-	hangUp(t, db)
-	for range 2 { // the first may have been sent to a connection that was closed
-		if _, err := l.Begin(t.Context(), denied(nil)); !errors.Is(err, broker.ErrLedgerUnavailable) {
-			t.Errorf("got %v from Begin, want %v", err, broker.ErrLedgerUnavailable)
-		}
-	}
-	if got := len(db.Entries(t)); got != 2 {
-		t.Errorf("got %d entries, want the 2 that are left", got)
-	}
-	if _, err := db.Ledger(t).Begin(t.Context(), denied(nil)); err != nil {
-		t.Errorf("got %v from a replica that knows of nothing, want none", err)
-	}
-}
-
-// hangUp closes all connections of the broker to this schema.
-func hangUp(t *testing.T, db *testkit.DB) {
-	t.Helper()
-	parsed, err := pgx.ParseConfig(db.BrokerURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = testkit.Connect(t, db.AdminURL).Exec(t.Context(),
-		`SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = $1`, parsed.User)
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

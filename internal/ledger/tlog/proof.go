@@ -1,4 +1,4 @@
-package ledger
+package tlog
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/mod/sumdb/tlog"
@@ -17,7 +19,7 @@ const maxEntries = 1000
 
 // Checkpoint returns the last signed checkpoint that at least this many witnesses have cosigned, zero or more, with its
 // cosignatures. It returns audit.ErrNotYet if there is none.
-func (l *Ledger) Checkpoint(ctx context.Context, witnesses int) (string, error) {
+func (l *Log) Checkpoint(ctx context.Context, witnesses int) (string, error) {
 	var signed string
 	err := l.audit.QueryRow(ctx, `
 		SELECT c.note || coalesce((SELECT string_agg(s.line, '' ORDER BY s.witness) FROM cosignatures AS s WHERE s.size = c.size), '')
@@ -28,12 +30,12 @@ func (l *Ledger) Checkpoint(ctx context.Context, witnesses int) (string, error) 
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", audit.ErrNotYet
 	}
-	return signed, unavailable("reading the last checkpoint", err)
+	return signed, postgres.Unavailable("reading the last checkpoint", err)
 }
 
 // ProveEntry proves that an entry is in the tree of a size, and returns its leaf hash. The size is at most that of the last
 // checkpoint, and zero stands for that size. For a larger size ProveEntry returns audit.ErrNotYet.
-func (l *Ledger) ProveEntry(ctx context.Context, index, size int64) (leaf tlog.Hash, of int64, proof tlog.RecordProof, err error) {
+func (l *Log) ProveEntry(ctx context.Context, index, size int64) (leaf tlog.Hash, of int64, proof tlog.RecordProof, err error) {
 	err = withTree(ctx, l.audit, func(tree signedTree) error {
 		if of, err = tree.covers(size); err != nil {
 			return err
@@ -53,7 +55,7 @@ func (l *Ledger) ProveEntry(ctx context.Context, index, size int64) (leaf tlog.H
 
 // ProveGrowth proves that the tree of size from is the beginning of the tree of size to. The rules for sizes are those of
 // ProveEntry.
-func (l *Ledger) ProveGrowth(ctx context.Context, from, to int64) (of int64, proof tlog.TreeProof, err error) {
+func (l *Log) ProveGrowth(ctx context.Context, from, to int64) (of int64, proof tlog.TreeProof, err error) {
 	err = withTree(ctx, l.audit, func(tree signedTree) error {
 		if of, err = tree.covers(to); err != nil {
 			return err
@@ -69,7 +71,7 @@ func (l *Ledger) ProveGrowth(ctx context.Context, from, to int64) (of int64, pro
 
 // Tile returns the first hashes of a tile (c2sp.org/tlog-tiles) of the last checkpoint's tree. Their number is width, and
 // zero stands for 256. Tile returns broker.ErrNotFound if the tile is not that wide.
-func (l *Ledger) Tile(ctx context.Context, level int, number int64, width int) (data []byte, err error) {
+func (l *Log) Tile(ctx context.Context, level int, number int64, width int) (data []byte, err error) {
 	if width == 0 {
 		width = tileWidth
 	}
@@ -88,8 +90,8 @@ func (l *Ledger) Tile(ctx context.Context, level int, number int64, width int) (
 
 // Receipt proves all existing entries of an issuance, and of the approved request that it redeemed. It returns
 // audit.ErrNotYet while the last checkpoint does not cover all of them, and broker.ErrNotFound if there is no such issuance.
-func (l *Ledger) Receipt(ctx context.Context, id string) (r audit.Receipt, err error) {
-	parsed, err := parseID(id)
+func (l *Log) Receipt(ctx context.Context, id string) (r audit.Receipt, err error) {
+	parsed, err := record.ParseID(id)
 	if err != nil {
 		return r, broker.ErrNotFound
 	}
@@ -110,8 +112,8 @@ func (l *Ledger) Receipt(ctx context.Context, id string) (r audit.Receipt, err e
 
 // TaskReceipt proves all existing entries of a task: those of its requests and of what became of them, and its end. The
 // errors are those of Receipt, and audit.ErrTooLarge for a task with more than 10,000 entries.
-func (l *Ledger) TaskReceipt(ctx context.Context, spiffeID, task string) (r audit.Receipt, err error) {
-	if unmatchableText(spiffeID, task) {
+func (l *Log) TaskReceipt(ctx context.Context, spiffeID, task string) (r audit.Receipt, err error) {
+	if record.Unmatchable(spiffeID, task) {
 		return r, broker.ErrNotFound
 	}
 	r.SPIFFEID, r.Task = spiffeID, task
@@ -159,27 +161,27 @@ func (t signedTree) proveAll(ctx context.Context, r *audit.Receipt, which string
 
 // Entries returns up to limit entries in order, from an index on. limit is 1 to 1000. A page ends earlier once it holds
 // maxPageBytes.
-func (l *Ledger) Entries(ctx context.Context, from int64, limit int) ([]audit.LogEntry, error) {
+func (l *Log) Entries(ctx context.Context, from int64, limit int) ([]audit.LogEntry, error) {
 	if limit < 1 || limit > maxEntries {
-		return nil, ErrPageSize
+		return nil, record.ErrPageSize
 	}
 	rows, err := l.audit.Query(ctx, `SELECT index, convert_from(body, 'UTF8') FROM entries WHERE index >= @from ORDER BY index LIMIT @limit`,
 		pgx.NamedArgs{"from": from, "limit": limit})
 	if err != nil {
-		return nil, unavailable("reading entries", err)
+		return nil, postgres.Unavailable("reading entries", err)
 	}
 	defer rows.Close()
 	var page []audit.LogEntry
-	for size := 0; size < maxPageBytes && rows.Next(); {
+	for size := 0; size < record.MaxPageBytes && rows.Next(); {
 		var e audit.LogEntry
 		if err := rows.Scan(&e.Index, &e.Body); err != nil {
-			return nil, unavailable("reading entries", err)
+			return nil, postgres.Unavailable("reading entries", err)
 		}
 		page = append(page, e)
 		size += len(e.Body)
 	}
 	rows.Close()
-	return page, unavailable("reading entries", rows.Err())
+	return page, postgres.Unavailable("reading entries", rows.Err())
 }
 
 // signedTree is the tree of the last checkpoint, as one transaction sees it.
@@ -230,5 +232,5 @@ func withTree(ctx context.Context, pool *pgxpool.Pool, do func(signedTree) error
 	if err == nil || errors.Is(err, audit.ErrNotYet) || errors.Is(err, broker.ErrNotFound) || errors.Is(err, audit.ErrTooLarge) {
 		return err
 	}
-	return fmt.Errorf("reading the tree: %w", unavailable("proving", err))
+	return fmt.Errorf("reading the tree: %w", postgres.Unavailable("proving", err))
 }
