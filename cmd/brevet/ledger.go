@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/retention"
 )
 
 // LedgerCmd is `brevet ledger`.
@@ -26,11 +26,11 @@ type LedgerPruneCmd struct {
 
 // pruneReport says which old partitions were dropped, or would be.
 type pruneReport struct {
-	DryRun  bool               `json:"dry_run"`
-	Dropped []ledger.Dropped   `json:"dropped"`
-	Would   []ledger.Partition `json:"would_drop"`
+	DryRun  bool                  `json:"dry_run"`
+	Dropped []retention.Dropped   `json:"dropped"`
+	Would   []retention.Partition `json:"would_drop"`
 	// Stays is the first partition that is not dropped.
-	Stays *ledger.Partition `json:"stays"`
+	Stays *retention.Partition `json:"stays"`
 }
 
 // Run drops the old partitions one by one, each as a whole, and says which one stays and why.
@@ -42,8 +42,8 @@ func (c *LedgerPruneCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	r, err := ledger.OpenRetention(ctx, databaseURL)
-	if errors.Is(err, ledger.ErrNotOwner) {
+	r, err := retention.Open(ctx, databaseURL)
+	if errors.Is(err, retention.ErrNotOwner) {
 		err = fmt.Errorf("%w: use the URL of the owner, as for brevet migrate", err)
 	}
 	if err != nil {
@@ -57,8 +57,8 @@ func (c *LedgerPruneCmd) Run(ctx context.Context, con *console) error {
 	return errors.Join(printPruned(con.out, report), err)
 }
 
-func (c *LedgerPruneCmd) prune(ctx context.Context, con *console, r *ledger.Retention) (pruneReport, error) {
-	report := pruneReport{DryRun: c.DryRun, Dropped: []ledger.Dropped{}, Would: []ledger.Partition{}}
+func (c *LedgerPruneCmd) prune(ctx context.Context, con *console, r *retention.Pruner) (pruneReport, error) {
+	report := pruneReport{DryRun: c.DryRun, Dropped: []retention.Dropped{}, Would: []retention.Partition{}}
 	var doing atomic.Pointer[string]
 	says := func(line string) { doing.Store(&line) }
 	says("checking old entries")

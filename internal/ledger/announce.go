@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 )
 
 // announceSQL appends a batch of commands and projects their effects in the same statement. No two commands in a batch
@@ -170,22 +171,22 @@ func commandEntry(cmd broker.Command) (entry, error) {
 	case broker.CommandTaskEnd:
 		e.alone, at = "task "+target.SPIFFEID+" "+target.Task, cmd.At
 		if target != (broker.Selector{SPIFFEID: target.SPIFFEID, Task: target.Task}) || target.SPIFFEID == "" || target.Task == "" {
-			return entry{}, fmt.Errorf("%w: a task's end names a sandbox and a task", ErrUnrecordable)
+			return entry{}, fmt.Errorf("%w: a task's end names a sandbox and a task", record.ErrUnrecordable)
 		}
 	case broker.CommandQuarantineAdd, broker.CommandQuarantineRemove:
 		e.alone = "quarantine " + target.SPIFFEID
 		if target != (broker.Selector{SPIFFEID: target.SPIFFEID}) || target.SPIFFEID == "" {
-			return entry{}, fmt.Errorf("%w: a quarantine names a SPIFFE ID, a path or a trust domain", ErrUnrecordable)
+			return entry{}, fmt.Errorf("%w: a quarantine names a SPIFFE ID, a path or a trust domain", record.ErrUnrecordable)
 		}
 	case broker.CommandRevoke:
 	default:
-		return entry{}, fmt.Errorf("%w: no such command", ErrUnrecordable)
+		return entry{}, fmt.Errorf("%w: no such command", record.ErrUnrecordable)
 	}
 	body := commandBody{
-		Version: bodyVersion, Kind: cmd.Kind, ID: cmd.ID, Time: e.time, Target: targetBody(target), Reason: cmd.Reason, Lifts: cmd.Lifts,
+		Version: record.BodyVersion, Kind: cmd.Kind, ID: cmd.ID, Time: e.time, Target: targetBody(target), Reason: cmd.Reason, Lifts: cmd.Lifts,
 	}
 	if !at.IsZero() {
-		body.At = stored(at)
+		body.At = record.Stored(at)
 	}
 	if cmd.Actor != nil {
 		body.Actor = whoOf(*cmd.Actor)

@@ -175,7 +175,7 @@ func (l *Ledger) flush(ctx context.Context, batch []*job) {
 		l.flush(context.WithoutCancel(ctx), batch[half:])
 		return
 	case aboutData(err):
-		answers = same(batch, fmt.Errorf("%w: %s", ErrUnrecordable, postgres.Reason(err)))
+		answers = same(batch, fmt.Errorf("%w: %s", record.ErrUnrecordable, postgres.Reason(err)))
 	case rolledBack(err):
 		answers = same(batch, postgres.Unavailable("committing", err))
 	default:

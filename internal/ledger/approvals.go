@@ -92,7 +92,7 @@ func stepEntry(step broker.Transition) (entry, error) {
 	}
 	e.command, e.overtakes, e.alone = true, true, step.Request
 	body := stepBody{
-		Version: bodyVersion, Kind: kind, ID: step.Request, Time: e.time, Actor: actorBody{ID: step.Actor},
+		Version: record.BodyVersion, Kind: kind, ID: step.Request, Time: e.time, Actor: actorBody{ID: step.Actor},
 		Was: string(step.Was), Votes: step.Votes, Status: string(step.Becomes), Of: step.Remembered,
 	}
 	if v := step.Vote; v != nil {
@@ -120,7 +120,7 @@ func (m member) voter() broker.Voter {
 
 // UpsertPerson implements [broker.Approvals].
 func (l *Ledger) UpsertPerson(ctx context.Context, v broker.Voter, at time.Time) (broker.Voter, error) {
-	v.SaidAt = stored(v.SaidAt)
+	v.SaidAt = record.Stored(v.SaidAt)
 	rows, err := l.read.Query(ctx, `SELECT id, name, handle, groups, said_at FROM people WHERE id = @id`, pgx.NamedArgs{"id": v.ID})
 	if err != nil {
 		return broker.Voter{}, postgres.Unavailable("looking for a person", err)
@@ -152,7 +152,7 @@ func personEntry(v broker.Voter, at time.Time) (entry, error) {
 	}
 	e.command, e.alone = true, "person "+v.ID
 	return e.with(personBody{
-		Version: bodyVersion, Kind: kindPerson, ID: id.String(), Time: e.time, SaidAt: v.SaidAt,
+		Version: record.BodyVersion, Kind: kindPerson, ID: id.String(), Time: e.time, SaidAt: v.SaidAt,
 		Person: memberBody{ID: v.ID, Name: v.Name, Handle: v.Handle, Groups: v.Groups},
 	})
 }

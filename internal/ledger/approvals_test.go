@@ -8,74 +8,12 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/internal/testkit"
-	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 )
-
-// saidEarlier is when the provider reported people's groups: before anything that happens in a test.
-var saidEarlier = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-
-// bobVotes and carolVotes are in the group that the pending requests of these tests wait for.
-var (
-	bobVotes   = broker.Voter{ID: "https://idp.test#bob", Name: "Bob", Handle: "bob", Groups: []string{"oncall"}, SaidAt: saidEarlier}
-	carolVotes = broker.Voter{ID: "https://idp.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall"}, SaidAt: saidEarlier}
-)
-
-// waits begins a request that two people have to approve.
-func waits(t *testing.T, l *ledger.Ledger) broker.Record {
-	t.Helper()
-	rec := pending(func(rec *broker.Record) {
-		rec.Canonical = `{"what":"people see"}`
-		rec.Expires = time.Now().Add(time.Hour).Truncate(time.Second)
-	})
-	begin(t, l, rec)
-	return rec
-}
-
-// cast records a vote, and first the person who casts it.
-func cast(t *testing.T, l *ledger.Ledger, rec broker.Record, who broker.Voter, step broker.Transition) error {
-	t.Helper()
-	if _, err := l.UpsertPerson(t.Context(), who, moment()); err != nil {
-		t.Fatal(err)
-	}
-	step.Request, step.Actor, step.Time = rec.ID, who.ID, time.Now()
-	step.Vote = &broker.Vote{Voter: who, Verdict: broker.Approve, Covers: broker.CoverRequest, Time: step.Time}
-	if step.Becomes == broker.StatusRejected {
-		step.Vote.Verdict = broker.Deny
-	}
-	step.Hash = (&broker.ApprovalRequest{View: broker.View{Canonical: rec.Canonical}}).Hash()
-	return l.Apply(t.Context(), step)
-}
-
-func approved(t *testing.T, l *ledger.Ledger) broker.Record {
-	t.Helper()
-	rec := waits(t, l)
-	for i, who := range []broker.Voter{bobVotes, carolVotes} {
-		becomes := []broker.Status{broker.StatusPending, broker.StatusApproved}[i]
-		if err := cast(t, l, rec, who, broker.Transition{Was: broker.StatusPending, Votes: i, Becomes: becomes}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return rec
-}
-
-// redeems returns the issuance that redeems a request.
-func redeems(request broker.Record) broker.Record {
-	return allowed(func(rec *broker.Record) {
-		rec.ID = uuid.Must(uuid.NewV7()).String()
-		rec.Subject, rec.Request, rec.Digest = request.Subject, request.Request, request.Digest
-		rec.Request.IdempotencyKey = ""
-		rec.Decision.Scope, rec.Decision.Params, rec.Decision.Resource = request.Decision.Scope, request.Decision.Params, request.Decision.Resource
-		rec.Decision.Catalogue, rec.Decision.TTL, rec.Decision.Reason = request.Decision.Catalogue, request.Decision.TTL, scopes.ReasonApproved
-		rec.Approves, rec.Canonical = request.ID, request.Canonical
-	})
-}
 
 func TestApprovalIsRedeemedOnce(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
@@ -105,7 +106,7 @@ func TestForgedBreakGlass(t *testing.T) {
 	}
 	unkept := func(name string, err error) {
 		t.Helper()
-		if !errors.Is(err, ledger.ErrUnrecordable) {
+		if !errors.Is(err, record.ErrUnrecordable) {
 			t.Errorf("%s: got %v, want ErrUnrecordable", name, err)
 		}
 	}
@@ -142,7 +143,7 @@ func TestWhatIsIssuedByBreakingTheGlass(t *testing.T) {
 		"a TTL above 30 minutes": func(rec *broker.Record) { rec.Decision.TTL += time.Second },
 		"a later end":            func(rec *broker.Record) { rec.Expires = rec.Expires.Add(2 * time.Second) },
 	} {
-		if _, err := l.Begin(t.Context(), redeemsBroken(request, change)); !errors.Is(err, ledger.ErrUnrecordable) {
+		if _, err := l.Begin(t.Context(), redeemsBroken(request, change)); !errors.Is(err, record.ErrUnrecordable) {
 			t.Errorf("%s: got %v, want ErrUnrecordable", name, err)
 		}
 	}

@@ -52,7 +52,7 @@ func changeEntry(step broker.CatalogueStep) (entry, error) {
 	switch step.Becomes {
 	case broker.CatalogueProposed, broker.CatalogueApplied, broker.CatalogueRejected:
 	default:
-		return entry{}, fmt.Errorf("%w: no catalogue becomes %q", ErrUnrecordable, step.Becomes)
+		return entry{}, fmt.Errorf("%w: no catalogue becomes %q", record.ErrUnrecordable, step.Becomes)
 	}
 	e, err := newEntry(kindCatalogue+string(step.Becomes), step.ID, step.Time)
 	if err != nil {
@@ -60,7 +60,7 @@ func changeEntry(step broker.CatalogueStep) (entry, error) {
 	}
 	e.command, e.overtakes, e.alone = true, true, "catalogue"
 	body := changeBody{
-		Version: bodyVersion, Kind: e.kind, ID: step.ID, Time: e.time, Digest: step.Digest, Base: step.Base,
+		Version: record.BodyVersion, Kind: e.kind, ID: step.ID, Time: e.time, Digest: step.Digest, Base: step.Base,
 		Number: step.Version, Proposal: step.Proposal, Proposer: step.Proposer, Reason: step.Reason,
 	}
 	if step.Actor != "" {
@@ -84,7 +84,7 @@ func (l *Ledger) keep(ctx context.Context, digest string, files []scopes.File) e
 		INSERT INTO catalogues (digest, names, contents) VALUES (@digest, @names, @contents)
 		ON CONFLICT (digest) DO NOTHING`, pgx.NamedArgs{"digest": digest, "names": names, "contents": contents})
 	if aboutData(err) {
-		return fmt.Errorf("%w: %s", ErrUnrecordable, postgres.Reason(err))
+		return fmt.Errorf("%w: %s", record.ErrUnrecordable, postgres.Reason(err))
 	}
 	return postgres.Unavailable("keeping a catalogue", err)
 }

@@ -109,22 +109,22 @@ func TestStepsThatDoNotFollow(t *testing.T) {
 		"a version to come":      {func(s *broker.CatalogueStep) { s.Version = 3 }, broker.ErrOvertaken},
 		"no such proposal":       {func(s *broker.CatalogueStep) { s.Proposal, s.Proposer = uuid.NewString(), "a" }, broker.ErrOvertaken},
 		"a proposal of another":  {func(s *broker.CatalogueStep) { s.Proposal, s.Proposer = proposed.ID, "a" }, broker.ErrOvertaken},
-		"no state":               {func(s *broker.CatalogueStep) { s.Becomes = "superseded" }, ledger.ErrUnrecordable},
-		"no id":                  {func(s *broker.CatalogueStep) { s.ID = "x" }, ledger.ErrUnrecordable},
-		"another's name":         {func(s *broker.CatalogueStep) { s.Digest = other[:len(other)-1] + "x" }, ledger.ErrUnrecordable},
-		"files that nobody kept": {func(s *broker.CatalogueStep) { s.Digest, s.Files = other, nil }, ledger.ErrUnrecordable},
-		"nobody":                 {func(s *broker.CatalogueStep) { s.Actor = "" }, ledger.ErrUnrecordable},
+		"no state":               {func(s *broker.CatalogueStep) { s.Becomes = "superseded" }, record.ErrUnrecordable},
+		"no id":                  {func(s *broker.CatalogueStep) { s.ID = "x" }, record.ErrUnrecordable},
+		"another's name":         {func(s *broker.CatalogueStep) { s.Digest = other[:len(other)-1] + "x" }, record.ErrUnrecordable},
+		"files that nobody kept": {func(s *broker.CatalogueStep) { s.Digest, s.Files = other, nil }, record.ErrUnrecordable},
+		"nobody":                 {func(s *broker.CatalogueStep) { s.Actor = "" }, record.ErrUnrecordable},
 		"the same that is open": {func(s *broker.CatalogueStep) {
 			s.Becomes, s.Digest, s.Files = broker.CatalogueProposed, proposed.Digest, nil
 		}, broker.ErrOvertaken},
 		"one's own proposal": {func(s *broker.CatalogueStep) {
 			s.Digest, s.Files, s.Proposal, s.Proposer, s.Actor = proposed.Digest, nil, proposed.ID, "a", "a"
-		}, ledger.ErrUnrecordable},
+		}, record.ErrUnrecordable},
 		"another's as proposer": {func(s *broker.CatalogueStep) {
 			s.Digest, s.Files, s.Proposal, s.Proposer, s.Actor = proposed.Digest, nil, proposed.ID, "b", "a"
-		}, ledger.ErrUnrecordable},
-		"a rejection of nothing":  {func(s *broker.CatalogueStep) { s.Becomes = broker.CatalogueRejected }, ledger.ErrUnrecordable},
-		"what is in force itself": {func(s *broker.CatalogueStep) { s.Digest, s.Files = s.Base, nil }, ledger.ErrUnrecordable},
+		}, record.ErrUnrecordable},
+		"a rejection of nothing":  {func(s *broker.CatalogueStep) { s.Becomes = broker.CatalogueRejected }, record.ErrUnrecordable},
+		"what is in force itself": {func(s *broker.CatalogueStep) { s.Digest, s.Files = s.Base, nil }, record.ErrUnrecordable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := step(t, l, broker.CatalogueApplied, "Unheard of", "b")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/jackc/pgx/v5"
@@ -231,13 +232,13 @@ func TestBadRecordIsRefusedBeforeItIsQueued(t *testing.T) {
 		"an id in another form": func(rec *broker.Record) { rec.ID = strings.ToUpper(rec.ID) },
 		"no decision":           func(rec *broker.Record) { rec.Decision.Outcome = "" },
 	} {
-		if _, err := l.Begin(t.Context(), allowed(change)); !errors.Is(err, ledger.ErrUnrecordable) {
+		if _, err := l.Begin(t.Context(), allowed(change)); !errors.Is(err, record.ErrUnrecordable) {
 			t.Errorf("%s: got %v, want ErrUnrecordable", name, err)
 		}
 	}
 	lie := allowed(nil)
 	lie.Intent.ClaimsDigest[0]++
-	if _, err := l.Begin(t.Context(), lie); !errors.Is(err, ledger.ErrUnrecordable) {
+	if _, err := l.Begin(t.Context(), lie); !errors.Is(err, record.ErrUnrecordable) {
 		t.Errorf("the digest of other claims: got %v, want ErrUnrecordable", err)
 	}
 	if got := len(db.Entries(t)); got != 0 {
@@ -268,7 +269,7 @@ func TestBadRecordFailsAlone(t *testing.T) {
 	for i, err := range batch(t, db, db.Ledger(t), recs) {
 		if names[i] == "" && err != nil {
 			t.Errorf("a good record of the same batch: %v", err)
-		} else if names[i] != "" && !errors.Is(err, ledger.ErrUnrecordable) {
+		} else if names[i] != "" && !errors.Is(err, record.ErrUnrecordable) {
 			t.Errorf("%s: got %v, want ErrUnrecordable", names[i], err)
 		}
 	}

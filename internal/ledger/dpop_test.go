@@ -11,7 +11,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/dpop"
-	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
@@ -100,8 +100,8 @@ func TestApprovalIsForOneKey(t *testing.T) {
 	request := approved(t, l)
 	forged := redeems(request)
 	forged.Request.JKT = "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"
-	if _, err := l.Begin(t.Context(), forged); !errors.Is(err, ledger.ErrUnrecordable) {
-		t.Errorf("for another key: got %v, want %v", err, ledger.ErrUnrecordable)
+	if _, err := l.Begin(t.Context(), forged); !errors.Is(err, record.ErrUnrecordable) {
+		t.Errorf("for another key: got %v, want %v", err, record.ErrUnrecordable)
 	}
 	begin(t, l, redeems(request))
 }

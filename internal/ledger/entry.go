@@ -1,18 +1,14 @@
 package ledger
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	stdjson "encoding/json"
 	"fmt"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/scopes"
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
 	"golang.org/x/mod/sumdb/tlog"
@@ -24,14 +20,8 @@ const (
 	kindPending = "request.pending"
 	kindIntent  = "issuance.intent"
 	kindRefused = "call.refused"
-	kindPruned  = "ledger.pruned"
 	// The kind of an outcome is this prefix and the status that it leads to.
 	kindOutcome = "issuance."
-)
-
-const (
-	bodyVersion = 1
-	maxBody     = 64 << 10
 )
 
 // entry is one event, ready to be appended.
@@ -189,7 +179,7 @@ func decisionEntry(rec broker.Record) (entry, error) {
 		scopes.Deny: kindDenied, scopes.Pending: kindPending, scopes.Allow: kindIntent,
 	}[rec.Decision.Outcome]
 	if !ok {
-		return entry{}, fmt.Errorf("%w: no such decision", ErrUnrecordable)
+		return entry{}, fmt.Errorf("%w: no such decision", record.ErrUnrecordable)
 	}
 	if err := checkIntent(rec.Intent); err != nil {
 		return entry{}, err
@@ -201,9 +191,9 @@ func decisionEntry(rec broker.Record) (entry, error) {
 	e.limits = rec.Limits
 	e.judgedBy(rec)
 	body := decisionBody{
-		Version: bodyVersion, Kind: kind, ID: rec.ID, Time: e.time,
+		Version: record.BodyVersion, Kind: kind, ID: rec.ID, Time: e.time,
 		Subject: subjectOf(rec.Subject), Request: requestOf(rec), Decision: verdictOf(rec.Decision),
-		Status: string(rec.Status), Expires: stored(rec.Expires), Intent: intentOf(rec.Intent),
+		Status: string(rec.Status), Expires: record.Stored(rec.Expires), Intent: intentOf(rec.Intent),
 	}
 	if body.Decision.Approval != nil {
 		body.Decision.Approval.Canonical = rec.Canonical
@@ -217,7 +207,7 @@ func decisionEntry(rec broker.Record) (entry, error) {
 	if rec.Approves != "" {
 		asked, err := record.ParseID(rec.Approves)
 		if err != nil {
-			return entry{}, fmt.Errorf("%w: what it approves has no UUID", ErrUnrecordable)
+			return entry{}, fmt.Errorf("%w: what it approves has no UUID", record.ErrUnrecordable)
 		}
 		e.approves, e.alone = pgtype.UUID{Bytes: asked, Valid: true}, rec.Approves
 		hash := sha256.Sum256([]byte(rec.Canonical))
@@ -233,9 +223,9 @@ func checkIntent(i *broker.Intent) error {
 	case i == nil:
 		return nil
 	case (i.Kind == scopes.KindJWT) == (i.Grant != nil):
-		return fmt.Errorf("%w: its kind and its intent disagree", ErrUnrecordable)
+		return fmt.Errorf("%w: its kind and its intent disagree", record.ErrUnrecordable)
 	case i.Grant == nil && sha256.Sum256(i.Claims) != i.ClaimsDigest:
-		return fmt.Errorf("%w: the digest is not that of the claims", ErrUnrecordable)
+		return fmt.Errorf("%w: the digest is not that of the claims", record.ErrUnrecordable)
 	}
 	return nil
 }
@@ -252,7 +242,7 @@ func (e *entry) judgedBy(rec broker.Record) {
 	}
 	e.subject, e.task, e.scope = &subject, &r.Task, &r.Scope
 	if rec.Decision.Outcome == scopes.Allow && !rec.Expires.IsZero() {
-		ends := stored(rec.Expires)
+		ends := record.Stored(rec.Expires)
 		e.ends = &ends
 	}
 }
@@ -272,7 +262,7 @@ func refusalEntry(ref broker.Refusal) (entry, error) {
 		return entry{}, err
 	}
 	body := refusalBody{
-		Version: bodyVersion, Kind: kindRefused, ID: ref.ID, Time: e.time, Code: ref.Code, Detail: ref.Detail,
+		Version: record.BodyVersion, Kind: kindRefused, ID: ref.ID, Time: e.time, Code: ref.Code, Detail: ref.Detail,
 		PersonID: ref.Person, Remote: ref.Remote, Operation: ref.Operation, Suppressed: ref.Suppressed,
 	}
 	if ref.Subject != nil {
@@ -285,44 +275,18 @@ func refusalEntry(ref broker.Refusal) (entry, error) {
 func newEntry(kind, id string, at time.Time) (entry, error) {
 	parsed, err := record.ParseID(id)
 	if err != nil {
-		return entry{}, fmt.Errorf("%w: its id is not a UUID", ErrUnrecordable)
+		return entry{}, fmt.Errorf("%w: its id is not a UUID", record.ErrUnrecordable)
 	}
-	return entry{kind: kind, id: pgtype.UUID{Bytes: parsed, Valid: true}, time: stored(at)}, nil
+	return entry{kind: kind, id: pgtype.UUID{Bytes: parsed, Valid: true}, time: record.Stored(at)}, nil
 }
 
-// stored returns the time as Postgres keeps it: in UTC and in whole microseconds.
-func stored(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
-
-// numbers writes a json.Number with the text that the decoder kept.
-var numbers = json.WithMarshalers(json.MarshalToFunc(func(enc *jsontext.Encoder, n stdjson.Number) error {
-	return enc.WriteValue(jsontext.Value(n))
-}))
-
-// with sets the body and its leaf hash. The body is in RFC 8785 form, except that integers keep all their digits. with
-// refuses, for this record alone, what Postgres would refuse for the whole batch.
+// with sets the body and its leaf hash.
 func (e entry) with(body any) (entry, error) {
-	encoded, err := json.Marshal(body, numbers)
-	if err != nil {
-		return entry{}, fmt.Errorf("%w: it has no JSON form", ErrUnrecordable) // leave out the cause: it quotes the record
+	var err error
+	if e.body, e.leaf, err = record.Encode(body); err != nil {
+		return entry{}, err
 	}
-	value := jsontext.Value(encoded)
-	if err := value.Canonicalize(jsontext.CanonicalizeRawInts(false)); err != nil {
-		return entry{}, fmt.Errorf("%w: it has no canonical JSON form", ErrUnrecordable)
-	}
-	if len(value) > maxBody {
-		return entry{}, fmt.Errorf("%w: it is larger than %d bytes", ErrUnrecordable, maxBody)
-	}
-	if holdsNUL(value) {
-		return entry{}, fmt.Errorf("%w: it holds a NUL character", ErrUnrecordable)
-	}
-	e.body, e.leaf = value, tlog.RecordHash(value)
 	return e, nil
-}
-
-// holdsNUL reports whether canonical JSON holds a NUL. Once escaped backslashes are removed, a NUL can have only one form.
-func holdsNUL(canonical []byte) bool {
-	null := []byte(`\u0000`)
-	return bytes.Contains(canonical, null) && bytes.Contains(bytes.ReplaceAll(canonical, []byte(`\\`), nil), null)
 }
 
 func seconds(d time.Duration) int64 { return int64(d / time.Second) }

@@ -7,9 +7,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrUnrecordable means that the ledger cannot hold this record, now or later.
-var ErrUnrecordable = errors.New("record cannot be kept")
-
 // rolledBack reports whether nothing of the statement can have been committed: it was not sent, or the server answered it
 // with an error. A server that ends the session may have committed before.
 func rolledBack(err error) bool {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -74,8 +74,8 @@ func TestSettleMovesForwardOnly(t *testing.T) {
 		{"denied to failed", broker.Outcome{ID: refused.ID, Time: later, Status: broker.StatusFailed, Detail: "x"}, broker.ErrNotForward},
 		{"pending to failed", broker.Outcome{ID: waiting.ID, Time: later, Status: broker.StatusFailed, Detail: "x"}, broker.ErrNotForward},
 		{"never begun", broker.Outcome{ID: uuid.Must(uuid.NewV7()).String(), Time: later, Status: broker.StatusFailed, Detail: "x"}, broker.ErrNotFound},
-		{"no code", broker.Outcome{ID: waiting.ID, Time: later, Status: broker.StatusFailed}, ledger.ErrUnrecordable},
-		{"no id", broker.Outcome{ID: "x", Time: later, Status: broker.StatusFailed, Detail: "x"}, ledger.ErrUnrecordable},
+		{"no code", broker.Outcome{ID: waiting.ID, Time: later, Status: broker.StatusFailed}, record.ErrUnrecordable},
+		{"no id", broker.Outcome{ID: "x", Time: later, Status: broker.StatusFailed, Detail: "x"}, record.ErrUnrecordable},
 	} {
 		if err := l.RecordOutcome(t.Context(), tc.out); !errors.Is(err, tc.want) {
 			t.Errorf("%s: got %v, want %v", tc.name, err, tc.want)

@@ -295,7 +295,7 @@ func TestBadCommands(t *testing.T) {
 		"no id":                      func() broker.Command { c := quarantine(sandbox); c.ID = ""; return c }(),
 		"the same command again":     good,
 	} {
-		if err := l.Announce(t.Context(), cmd); !errors.Is(err, ledger.ErrUnrecordable) {
+		if err := l.Announce(t.Context(), cmd); !errors.Is(err, record.ErrUnrecordable) {
 			t.Errorf("%s: got %v, want ErrUnrecordable", name, err)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/go-cmp/cmp"
@@ -73,7 +73,7 @@ func TestNobodyDecidesForThemselves(t *testing.T) {
 	} {
 		other := redeems(rec)
 		other.Request.User = user
-		if _, err := l.Begin(t.Context(), other); !errors.Is(err, ledger.ErrUnrecordable) {
+		if _, err := l.Begin(t.Context(), other); !errors.Is(err, record.ErrUnrecordable) {
 			t.Errorf("on behalf of %s: got %v, want ErrUnrecordable", name, err)
 		}
 	}
@@ -135,9 +135,9 @@ func TestWhatIsHandedDownIsForTheSamePerson(t *testing.T) {
 		user *scopes.User
 		want error
 	}{
-		"Bob": {bobsUser(), nil}, "nobody": {nil, ledger.ErrUnrecordable},
-		"Carol":               {&scopes.User{ID: carolVotes.ID}, ledger.ErrUnrecordable},
-		"Bob in other groups": {&scopes.User{ID: bobVotes.ID, Groups: []string{"admins"}}, ledger.ErrUnrecordable},
+		"Bob": {bobsUser(), nil}, "nobody": {nil, record.ErrUnrecordable},
+		"Carol":               {&scopes.User{ID: carolVotes.ID}, record.ErrUnrecordable},
+		"Bob in other groups": {&scopes.User{ID: bobVotes.ID, Groups: []string{"admins"}}, record.ErrUnrecordable},
 	} {
 		_, err := l.Begin(t.Context(), handedDown(parent, func(rec *broker.Record) { rec.Request.User = tc.user }))
 		if !errors.Is(err, tc.want) {

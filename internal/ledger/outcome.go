@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 )
 
 // outcomeBody is the body of the entries that change a record's status.
@@ -44,7 +45,7 @@ func outcomeEntry(out broker.Outcome) (entry, error) {
 		return entry{}, fmt.Errorf("%w to %q", broker.ErrNotForward, out.Status)
 	}
 	if (out.Detail == "") != slices.Contains(plainOutcomes, out.Status) {
-		return entry{}, fmt.Errorf("%w: an outcome needs a code if it was not foreseen, and else has none", ErrUnrecordable)
+		return entry{}, fmt.Errorf("%w: an outcome needs a code if it was not foreseen, and else has none", record.ErrUnrecordable)
 	}
 	e, err := newEntry(kindOutcome+string(out.Status), out.ID, out.Time)
 	if err != nil {
@@ -52,7 +53,7 @@ func outcomeEntry(out broker.Outcome) (entry, error) {
 	}
 	e.alone, e.term = out.ID, out.Term
 	return e.with(outcomeBody{
-		Version: bodyVersion, Kind: e.kind, ID: out.ID, Time: e.time, Status: string(out.Status), Detail: out.Detail,
+		Version: record.BodyVersion, Kind: e.kind, ID: out.ID, Time: e.time, Status: string(out.Status), Detail: out.Detail,
 		Actor: out.Actor, Minted: mintedOf(out.Minted), Term: out.Term,
 	})
 }

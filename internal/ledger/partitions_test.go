@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger"
@@ -16,15 +15,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// partition is the range of entries of a partition.
+type partition struct{ First, Beyond int64 }
+
 // partitionsOf returns the bounds of the partitions, and how many entries each has.
-func partitionsOf(t *testing.T, db *testkit.DB) (all []ledger.Partition, filled []int64) {
+func partitionsOf(t *testing.T, db *testkit.DB) (all []partition, filled []int64) {
 	t.Helper()
 	conn := testkit.Connect(t, db.AdminURL)
-	rows, err := conn.Query(t.Context(), `SELECT first, beyond, '' AS stays FROM entry_partitions ORDER BY first`)
+	rows, err := conn.Query(t.Context(), `SELECT first, beyond FROM entry_partitions ORDER BY first`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all, err = pgx.CollectRows(rows, pgx.RowToStructByName[ledger.Partition]); err != nil {
+	if all, err = pgx.CollectRows(rows, pgx.RowToStructByName[partition]); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range all {
@@ -193,13 +195,5 @@ func TestPartitionsAreGuarded(t *testing.T) {
 		if got := refusedBy(t, as[tc.who], tc.sql, pgx.QueryExecModeSimpleProtocol); got != tc.want {
 			t.Errorf("%s: %s: got %q, want %q", tc.who, tc.sql, got, tc.want)
 		}
-	}
-}
-
-// old makes a record one that is over for long.
-func old(rec *broker.Record) {
-	rec.Time = moment().Add(-48 * time.Hour)
-	if !rec.Expires.IsZero() {
-		rec.Expires = rec.Time.Add(15 * time.Minute).Truncate(time.Second)
 	}
 }

@@ -59,7 +59,7 @@ func (l *Ledger) AddPasskey(ctx context.Context, p broker.Passkey, by broker.Vot
 	digest := p.Key.Digest()
 	e.command, e.overtakes, e.alone = true, true, "passkeys"
 	e, err = e.with(passkeyBody{
-		Version: bodyVersion, Kind: kindRegistered, ID: p.ID, Time: e.time, Actor: actorBody{ID: by.ID, Name: by.Name},
+		Version: record.BodyVersion, Kind: kindRegistered, ID: p.ID, Time: e.time, Actor: actorBody{ID: by.ID, Name: by.Name},
 		Name: p.Name, Site: p.Site, Credential: inBase64.EncodeToString(p.Key.Credential),
 		PublicKey: inBase64.EncodeToString(p.Key.PublicKey), Digest: hex.EncodeToString(digest[:]),
 		Algorithm: p.Key.Algorithm, SignCount: p.Key.SignCount, Transports: append([]string{}, p.Key.Transports...),
@@ -86,7 +86,7 @@ func (l *Ledger) RemovePasskey(ctx context.Context, id string, by broker.Voter, 
 	}
 	e.command, e.overtakes, e.alone = true, true, "passkeys"
 	e, err = e.with(removalBody{
-		Version: bodyVersion, Kind: kindRemoved, ID: own.String(), Time: e.time, Actor: actorBody{ID: by.ID, Name: by.Name}, Passkey: id,
+		Version: record.BodyVersion, Kind: kindRemoved, ID: own.String(), Time: e.time, Actor: actorBody{ID: by.ID, Name: by.Name}, Passkey: id,
 	})
 	if err != nil {
 		return err

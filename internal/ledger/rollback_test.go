@@ -9,7 +9,6 @@ import (
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/testkit"
-	"github.com/jackc/pgx/v5"
 )
 
 // I15: if what a replica or a checkpoint knows of is gone or changed, at least that replica appends nothing.
@@ -63,7 +62,7 @@ func TestNothingIsAppendedWhereTheLastEntryIsMissing(t *testing.T) {
 	l := db.Ledger(t)
 	grow(t, l, 3)
 	tamper(t, db, `DELETE FROM entries WHERE index = 2`, `UPDATE ledger_head SET size = 2`)
-	hangUp(t, db)
+	testkit.HangUp(t, db)
 	for range 2 { // the first may have been sent to a connection that was closed
 		if _, err := l.Begin(t.Context(), denied(nil)); !errors.Is(err, broker.ErrLedgerUnavailable) {
 			t.Errorf("got %v from Begin, want %v", err, broker.ErrLedgerUnavailable)
@@ -121,19 +120,5 @@ func TestNothingIsAppendedToAnOlderBackupThanExpected(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// hangUp closes all connections of the broker to this schema.
-func hangUp(t *testing.T, db *testkit.DB) {
-	t.Helper()
-	parsed, err := pgx.ParseConfig(db.BrokerURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = testkit.Connect(t, db.AdminURL).Exec(t.Context(),
-		`SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = $1`, parsed.User)
-	if err != nil {
-		t.Fatal(err)
 	}
 }

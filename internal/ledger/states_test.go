@@ -10,6 +10,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -207,7 +208,7 @@ func TestBadOutcomes(t *testing.T) {
 		"the digest of a static secret":    {ID: static.ID, Time: start, Status: broker.StatusIssued, Minted: minted(rec)},
 		"an accessor that is not readable": {ID: rec.ID, Time: start, Status: broker.StatusIssued, Minted: &broker.Minted{VaultLease: broker.VaultLease{Accessor: "\x00"}}},
 	} {
-		if err := l.RecordOutcome(t.Context(), out); !errors.Is(err, ledger.ErrUnrecordable) {
+		if err := l.RecordOutcome(t.Context(), out); !errors.Is(err, record.ErrUnrecordable) {
 			t.Errorf("%s: got %v, want ErrUnrecordable", name, err)
 		}
 	}
@@ -220,7 +221,7 @@ func TestBadOutcomes(t *testing.T) {
 		"leased and static":    func(rec *broker.Record) { rec.Intent.Grant.Static = true },
 		"an intent of a JWT's": func(rec *broker.Record) { rec.Intent = allowed(nil).Intent },
 	} {
-		if _, err := l.Begin(t.Context(), dynamic("database", change)); !errors.Is(err, ledger.ErrUnrecordable) {
+		if _, err := l.Begin(t.Context(), dynamic("database", change)); !errors.Is(err, record.ErrUnrecordable) {
 			t.Errorf("%s: got %v, want ErrUnrecordable", name, err)
 		}
 	}

@@ -205,7 +205,7 @@ func TestNoTokenIsActiveWhereTheDatabaseWentBack(t *testing.T) {
 			t.Fatal("a revoked token is active")
 		}
 		tamper(t, db, back)
-		hangUp(t, db)
+		testkit.HangUp(t, db)
 		wantNone(t, l, rec)
 	})
 }

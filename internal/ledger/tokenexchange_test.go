@@ -8,6 +8,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -43,17 +44,17 @@ func TestWhatIsHandedDownIsNarrower(t *testing.T) {
 	}{
 		"the same":              {parent: parent},
 		"for less time":         {parent, func(r *broker.Record) { r.Expires = r.Expires.Add(-time.Minute) }, nil},
-		"for more time":         {parent, func(r *broker.Record) { r.Expires = r.Expires.Add(time.Second) }, ledger.ErrUnrecordable},
-		"another scope":         {parent, func(r *broker.Record) { r.Request.Scope = "git.write" }, ledger.ErrUnrecordable},
-		"another resource":      {parent, func(r *broker.Record) { r.Decision.Resource = "git:repo/acme/web" }, ledger.ErrUnrecordable},
-		"another parameter":     {parent, func(r *broker.Record) { r.Decision.Params = map[string]any{"repo": "acme/api"} }, ledger.ErrUnrecordable},
-		"another audience":      {parent, func(r *broker.Record) { r.Intent.Audience = "https://db.test" }, ledger.ErrUnrecordable},
-		"another task":          {parent, func(r *broker.Record) { r.Request.Task = "task-2" }, ledger.ErrUnrecordable},
-		"to oneself":            {parent, func(r *broker.Record) { r.Subject.ID = parent.Subject.ID }, ledger.ErrUnrecordable},
-		"a fourth time":         {parent: chain[3], want: ledger.ErrUnrecordable},
-		"from a one-shot token": {parent: bring(t, l, "one-shot", nil, nil), want: ledger.ErrUnrecordable},
-		"from a login":          {parent: bring(t, l, "database", nil, nil), want: ledger.ErrUnrecordable},
-		"from nothing":          {parent: allowed(nil), want: ledger.ErrUnrecordable},
+		"for more time":         {parent, func(r *broker.Record) { r.Expires = r.Expires.Add(time.Second) }, record.ErrUnrecordable},
+		"another scope":         {parent, func(r *broker.Record) { r.Request.Scope = "git.write" }, record.ErrUnrecordable},
+		"another resource":      {parent, func(r *broker.Record) { r.Decision.Resource = "git:repo/acme/web" }, record.ErrUnrecordable},
+		"another parameter":     {parent, func(r *broker.Record) { r.Decision.Params = map[string]any{"repo": "acme/api"} }, record.ErrUnrecordable},
+		"another audience":      {parent, func(r *broker.Record) { r.Intent.Audience = "https://db.test" }, record.ErrUnrecordable},
+		"another task":          {parent, func(r *broker.Record) { r.Request.Task = "task-2" }, record.ErrUnrecordable},
+		"to oneself":            {parent, func(r *broker.Record) { r.Subject.ID = parent.Subject.ID }, record.ErrUnrecordable},
+		"a fourth time":         {parent: chain[3], want: record.ErrUnrecordable},
+		"from a one-shot token": {parent: bring(t, l, "one-shot", nil, nil), want: record.ErrUnrecordable},
+		"from a login":          {parent: bring(t, l, "database", nil, nil), want: record.ErrUnrecordable},
+		"from nothing":          {parent: allowed(nil), want: record.ErrUnrecordable},
 	} {
 		if _, err := l.Begin(t.Context(), handedDown(tc.parent, tc.change)); !errors.Is(err, tc.want) {
 			t.Errorf("%s: got %v, want %v", name, err, tc.want)

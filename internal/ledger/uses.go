@@ -37,7 +37,7 @@ type useBody struct {
 
 // Report implements [broker.Usage]. It reads before it appends, so a report that is repeated or made up costs no commit.
 func (l *Ledger) Report(ctx context.Context, use broker.Use) (broker.Use, error) {
-	use.Time, use.LastUsed = stored(use.Time), stored(use.LastUsed)
+	use.Time, use.LastUsed = record.Stored(use.Time), record.Stored(use.LastUsed)
 	e, err := useEntry(use)
 	if err != nil {
 		return broker.Use{}, err
@@ -61,7 +61,7 @@ func useEntry(use broker.Use) (entry, error) {
 	}
 	e.command, e.overtakes, e.alone = true, true, use.Issuance
 	return e.with(useBody{
-		Version: bodyVersion, Kind: kindReported, ID: use.Issuance, Time: use.Time, Actor: subjectOf(use.Holder.Workload),
+		Version: record.BodyVersion, Kind: kindReported, ID: use.Issuance, Time: use.Time, Actor: subjectOf(use.Holder.Workload),
 		Calls: use.Calls, LastUsedAt: use.LastUsed,
 	})
 }

@@ -25,6 +25,9 @@ var (
 	announced, announce               = testkit.Announced, testkit.Announce
 	minted, to                        = testkit.MintedFor, testkit.OutcomeOf
 	grow, sealed, tamper              = testkit.Grow, testkit.Sealed, testkit.Tamper
+	bobVotes, carolVotes              = testkit.Bob, testkit.Carol
+	saidEarlier                       = testkit.SaidEarlier
+	waits, cast, approved, redeems    = testkit.Waiting, testkit.Vote, testkit.Approved, testkit.Redeeming
 	refusedBy                         = testkit.RefusedBy
 	line                              = testkit.Cosignature
 )

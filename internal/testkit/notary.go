@@ -111,6 +111,20 @@ func Tamper(t testing.TB, db *DB, statements ...string) {
 	}
 }
 
+// HangUp closes all connections of the broker to this schema.
+func HangUp(t testing.TB, db *DB) {
+	t.Helper()
+	parsed, err := pgx.ParseConfig(db.BrokerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Connect(t, db.AdminURL).Exec(t.Context(),
+		`SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = $1`, parsed.User)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // RefusedBy runs a statement in a transaction that is rolled back, and returns the SQLSTATE it was refused with.
 func RefusedBy(t testing.TB, conn *pgx.Conn, sql string, args ...any) string {
 	t.Helper()

@@ -196,3 +196,63 @@ func OfSandbox(n int, change func(*broker.Record)) func(*broker.Record) {
 		}
 	}
 }
+
+// SaidEarlier is when the provider reported people's groups: before anything that happens in a test.
+var SaidEarlier = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// Bob and Carol are in the group that the pending requests of these tests wait for.
+var (
+	Bob   = broker.Voter{ID: "https://idp.test#bob", Name: "Bob", Handle: "bob", Groups: []string{"oncall"}, SaidAt: SaidEarlier}
+	Carol = broker.Voter{ID: "https://idp.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall"}, SaidAt: SaidEarlier}
+)
+
+// Waiting begins a request that two people have to approve.
+func Waiting(t testing.TB, l *ledger.Ledger) broker.Record {
+	t.Helper()
+	rec := Pending(func(rec *broker.Record) {
+		rec.Canonical = `{"what":"people see"}`
+		rec.Expires = time.Now().Add(time.Hour).Truncate(time.Second)
+	})
+	Begin(t, l, rec)
+	return rec
+}
+
+// Vote records a vote, and first the person who casts it.
+func Vote(t testing.TB, l *ledger.Ledger, rec broker.Record, who broker.Voter, step broker.Transition) error {
+	t.Helper()
+	if _, err := l.UpsertPerson(t.Context(), who, RecordTime()); err != nil {
+		t.Fatal(err)
+	}
+	step.Request, step.Actor, step.Time = rec.ID, who.ID, time.Now()
+	step.Vote = &broker.Vote{Voter: who, Verdict: broker.Approve, Covers: broker.CoverRequest, Time: step.Time}
+	if step.Becomes == broker.StatusRejected {
+		step.Vote.Verdict = broker.Deny
+	}
+	step.Hash = (&broker.ApprovalRequest{View: broker.View{Canonical: rec.Canonical}}).Hash()
+	return l.Apply(t.Context(), step)
+}
+
+// Approved begins a request that two people have approved.
+func Approved(t testing.TB, l *ledger.Ledger) broker.Record {
+	t.Helper()
+	rec := Waiting(t, l)
+	for i, who := range []broker.Voter{Bob, Carol} {
+		becomes := []broker.Status{broker.StatusPending, broker.StatusApproved}[i]
+		if err := Vote(t, l, rec, who, broker.Transition{Was: broker.StatusPending, Votes: i, Becomes: becomes}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return rec
+}
+
+// Redeeming returns the issuance that redeems a request.
+func Redeeming(request broker.Record) broker.Record {
+	return Allowed(func(rec *broker.Record) {
+		rec.ID = uuid.Must(uuid.NewV7()).String()
+		rec.Subject, rec.Request, rec.Digest = request.Subject, request.Request, request.Digest
+		rec.Request.IdempotencyKey = ""
+		rec.Decision.Scope, rec.Decision.Params, rec.Decision.Resource = request.Decision.Scope, request.Decision.Params, request.Decision.Resource
+		rec.Decision.Catalogue, rec.Decision.TTL, rec.Decision.Reason = request.Decision.Catalogue, request.Decision.TTL, scopes.ReasonApproved
+		rec.Approves, rec.Canonical = request.ID, request.Canonical
+	})
+}

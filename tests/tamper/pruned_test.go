@@ -9,7 +9,7 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
-	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/retention"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/mod/sumdb/note"
@@ -25,11 +25,11 @@ func prunedWorld(t *testing.T) *world {
 	db.SmallPartitions(t, 5)
 	w := grownWorld(t, db)
 	w.reportLate()
-	retention, err := ledger.OpenRetention(t.Context(), db.AdminURL)
+	pruner, err := retention.Open(t.Context(), db.AdminURL)
 	w.must(err)
-	defer retention.Close(t.Context())
+	defer pruner.Close(t.Context())
 	for first := int64(0); first < prunedUpTo; first += 256 {
-		done, err := retention.Drop(t.Context(), ledger.Partition{First: first, Beyond: first + 256}, time.Now(), nil)
+		done, err := pruner.Drop(t.Context(), retention.Partition{First: first, Beyond: first + 256}, time.Now(), nil)
 		w.must(err)
 		if done.Entries == 0 || done.Left == 0 {
 			t.Fatalf("got %+v, want some dropped and some left", done)

@@ -1,4 +1,5 @@
-// Package record has what reads of records share.
+// Package record has what the packages of the ledger share about records: the canonical form of an entry, and the ids and page
+// sizes of reads. It does no I/O.
 package record
 
 import (

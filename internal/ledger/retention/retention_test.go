@@ -1,4 +1,4 @@
-package ledger_test
+package retention_test
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/retention"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/google/uuid"
@@ -52,9 +53,9 @@ func refuseUpTo(t *testing.T, db *testkit.DB, l *ledger.Ledger, size int64) {
 	wg.Wait()
 }
 
-func retention(t *testing.T, db *testkit.DB) *ledger.Retention {
+func pruner(t *testing.T, db *testkit.DB) *retention.Pruner {
 	t.Helper()
-	r, err := ledger.OpenRetention(t.Context(), db.AdminURL)
+	r, err := retention.Open(t.Context(), db.AdminURL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +64,7 @@ func retention(t *testing.T, db *testkit.DB) *ledger.Retention {
 }
 
 // pruned drops all entries that are a day old.
-func pruned(t *testing.T, r *ledger.Retention) (all []ledger.Dropped) {
+func pruned(t *testing.T, r *retention.Pruner) (all []retention.Dropped) {
 	t.Helper()
 	before := moment().Add(-24 * time.Hour)
 	parts, err := r.Old(t.Context(), before)
@@ -123,8 +124,8 @@ func TestOldEntriesAreDropped(t *testing.T) {
 	announce(t, l, announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: "over twice"}))
 	sealed(t, l, n)
 
-	r := retention(t, db)
-	done, err := r.Drop(t.Context(), ledger.Partition{Beyond: 256}, start, nil)
+	r := pruner(t, db)
+	done, err := r.Drop(t.Context(), retention.Partition{Beyond: 256}, start, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +162,7 @@ func TestOldEntriesAreDropped(t *testing.T) {
 	if tile, err := l.Tile(t.Context(), 0, 0, 0); err != nil || len(tile) != 256*32 {
 		t.Errorf("got a tile of %d bytes, %v", len(tile), err)
 	}
-	hangUp(t, db) // the next connection checks for the last entry that the replica has appended
+	testkit.HangUp(t, db) // the next connection checks for the last entry that the replica has appended
 	_, _ = idle.Begin(t.Context(), denied(nil))
 	begin(t, idle, denied(nil))
 	db.Check(t)
@@ -182,8 +183,8 @@ func TestApprovalsStayWithWhatTheyAreFor(t *testing.T) {
 		rec.Expires = parent.Expires
 	}))
 	sealed(t, l, n)
-	r := retention(t, db)
-	if _, err := r.Drop(t.Context(), ledger.Partition{Beyond: 256}, start, nil); err != nil {
+	r := pruner(t, db)
+	if _, err := r.Drop(t.Context(), retention.Partition{Beyond: 256}, start, nil); err != nil {
 		t.Fatal(err)
 	}
 	sealed(t, l, n)
@@ -200,10 +201,10 @@ func TestApprovalsStayWithWhatTheyAreFor(t *testing.T) {
 
 	refuseUpTo(t, db, l, 520)
 	sealed(t, l, n)
-	if _, err := r.Drop(t.Context(), ledger.Partition{First: 256, Beyond: 512}, start, nil); err != nil {
+	if _, err := r.Drop(t.Context(), retention.Partition{First: 256, Beyond: 512}, start, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Drop(t.Context(), ledger.Partition{First: 256, Beyond: 512}, start, nil); !errors.Is(err, ledger.ErrMoved) {
+	if _, err := r.Drop(t.Context(), retention.Partition{First: 256, Beyond: 512}, start, nil); !errors.Is(err, retention.ErrMoved) {
 		t.Errorf("once more: got %v, want ErrMoved", err)
 	}
 	sealed(t, l, n)
@@ -214,16 +215,22 @@ func TestApprovalsStayWithWhatTheyAreFor(t *testing.T) {
 	if _, err := l.Get(t.Context(), asked.ID, everything); !errors.Is(err, broker.ErrNotFound) {
 		t.Errorf("what was approved, with what it was for: got %v, want ErrNotFound", err)
 	}
-	all, _ := partitionsOf(t, db)
-	if all[0].First != 0 || all[0].Beyond != 512 {
-		t.Errorf("got %+v, want one partition of all that is left", all)
+	var first, beyond int64
+	err := testkit.Connect(t, db.AdminURL).QueryRow(t.Context(), `SELECT first, beyond FROM entry_partitions ORDER BY first LIMIT 1`).Scan(&first, &beyond)
+	if err != nil || first != 0 || beyond != 512 {
+		t.Errorf("got entries %d to %d (%v), want one partition of all that is left", first, beyond, err)
 	}
 }
 
-func left(t *testing.T, db *testkit.DB) int64 {
+// left returns how many entries the first partition has.
+func left(t *testing.T, db *testkit.DB) (n int64) {
 	t.Helper()
-	_, filled := partitionsOf(t, db)
-	return filled[0]
+	err := testkit.Connect(t, db.AdminURL).QueryRow(t.Context(), `
+		SELECT count(*) FROM entries WHERE index < (SELECT min(beyond) FROM entry_partitions)`).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // A partition stays if something in it may still be alive, or if it is not old, sealed and hashed. So do all partitions
@@ -255,7 +262,7 @@ func TestWhatStays(t *testing.T) {
 				sealed(t, l, n)
 			}
 			tamper(t, db, tc.after)
-			r := retention(t, db)
+			r := pruner(t, db)
 			all, err := r.Old(t.Context(), start.Add(-24*time.Hour))
 			if err != nil || len(all) == 0 || all[0].First != 0 || all[0].Beyond != 256 || all[0].Stays != tc.want {
 				t.Fatalf("got %+v, %v, want %q", all, err, tc.want)
@@ -303,7 +310,7 @@ func TestDropWhileOthersAppend(t *testing.T) {
 			}
 		}()
 	}
-	done := pruned(t, retention(t, db))
+	done := pruned(t, pruner(t, db))
 	close(stop)
 	total := 0
 	for range 4 {
@@ -329,9 +336,9 @@ func TestDropWaitsForReaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	waiting, done := make(chan struct{}), make(chan error)
-	r := retention(t, db)
+	r := pruner(t, db)
 	go func() {
-		_, err := r.Drop(t.Context(), ledger.Partition{Beyond: 256}, start, func(line string) {
+		_, err := r.Drop(t.Context(), retention.Partition{Beyond: 256}, start, func(line string) {
 			if strings.HasSuffix(line, "waiting for readers") {
 				close(waiting)
 			}
@@ -363,11 +370,11 @@ func TestOnlyTheOwnerDrops(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	for _, databaseURL := range []string{db.BrokerURL, db.AuditorURL} {
-		if _, err := ledger.OpenRetention(t.Context(), databaseURL); !errors.Is(err, ledger.ErrNotOwner) {
+		if _, err := retention.Open(t.Context(), databaseURL); !errors.Is(err, retention.ErrNotOwner) {
 			t.Errorf("got %v, want ErrNotOwner", err)
 		}
 	}
-	if _, err := ledger.OpenRetention(t.Context(), db.AsVersion(t, db.AdminURL, 18_00_01)); !errors.Is(err, migrations.ErrServer) {
+	if _, err := retention.Open(t.Context(), db.AsVersion(t, db.AdminURL, 18_00_01)); !errors.Is(err, migrations.ErrServer) {
 		t.Errorf("of an unfit server: got %v, want ErrServer", err)
 	}
 }
@@ -376,6 +383,7 @@ func TestOnlyTheOwnerDrops(t *testing.T) {
 func TestAPlainOwnerWillDo(t *testing.T) {
 	t.Parallel()
 	start := moment()
+	testkit.NewDB(t) // creates the roles of the cluster, which a plain owner may not
 	db := testkit.EmptyDB(t)
 	u, err := url.Parse(db.AdminURL)
 	if err != nil {
@@ -405,7 +413,7 @@ func TestAPlainOwnerWillDo(t *testing.T) {
 	begin(t, l, allowed(old), allowed(nil))
 	refuseUpTo(t, plain, l, 260)
 	sealed(t, l, n)
-	if _, err := retention(t, plain).Drop(t.Context(), ledger.Partition{Beyond: 256}, start, nil); err != nil {
+	if _, err := pruner(t, plain).Drop(t.Context(), retention.Partition{Beyond: 256}, start, nil); err != nil {
 		t.Fatal(err)
 	}
 	sealed(t, l, n)

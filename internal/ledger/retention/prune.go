@@ -1,4 +1,4 @@
-package ledger
+package retention
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -25,6 +26,9 @@ const (
 	swapEvery    = time.Second
 	swapTries    = 300
 )
+
+// kindPruned is the kind of the entry that records dropped entries.
+const kindPruned = "ledger.pruned"
 
 // pruning drops one partition in one transaction. Everything slow comes before the short time in which it blocks appends.
 type pruning struct {
@@ -237,23 +241,20 @@ func (p *pruning) tell(ctx context.Context) error {
 		return fmt.Errorf("making an id: %w", err)
 	}
 	body := prunedBody{
-		Version: bodyVersion, Kind: kindPruned, ID: id.String(), Before: stored(p.before), First: p.First, Beyond: p.Beyond,
+		Version: record.BodyVersion, Kind: kindPruned, ID: id.String(), Before: record.Stored(p.before), First: p.First, Beyond: p.Beyond,
 		Left: leftBody{p.Left, p.sum},
 	}
 	if err := p.tx.QueryRow(ctx, `SELECT clock_timestamp(), session_user`).Scan(&body.Time, &body.By); err != nil {
 		return err
 	}
-	e, err := newEntry(body.Kind, body.ID, body.Time)
+	body.Time = record.Stored(body.Time)
+	encoded, leaf, err := record.Encode(body)
 	if err != nil {
-		return err
-	}
-	body.Time = e.time
-	if e, err = e.with(body); err != nil {
 		return err
 	}
 	return p.tx.QueryRow(ctx, `
 		WITH head AS (UPDATE ledger_head SET size = size + 1 RETURNING size - 1 AS index)
 		INSERT INTO entries (index, id, time, kind, body, leaf_hash)
 		SELECT head.index, @id, @time, @kind, @body, @leaf FROM head RETURNING index`,
-		pgx.NamedArgs{"id": e.id, "time": e.time, "kind": e.kind, "body": e.body, "leaf": e.leaf[:]}).Scan(&p.Index)
+		pgx.NamedArgs{"id": [16]byte(id), "time": body.Time, "kind": body.Kind, "body": encoded, "leaf": leaf[:]}).Scan(&p.Index)
 }

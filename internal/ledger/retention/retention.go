@@ -1,4 +1,8 @@
-package ledger
+// Package retention drops old entries of the ledger, and records that. What is left still verifies.
+//
+// The package must never drop an entry that something depends on which stays, or whose hash is not kept. It drops a whole
+// partition, with the entry that records it, or nothing.
+package retention
 
 import (
 	"context"
@@ -14,12 +18,12 @@ import (
 // ErrNotOwner means that the login does not own the tables. Only their owner drops entries.
 var ErrNotOwner = errors.New("the login does not own the ledger's tables")
 
-// Retention drops old entries as the owner of the database, one partition after another. What it leaves still verifies: the
+// Pruner drops old entries as the owner of the database, one partition after another. What it leaves still verifies: the
 // hashes of all entries, and the entries that something else depends on which is not dropped.
-type Retention struct{ conn *pgx.Conn }
+type Pruner struct{ conn *pgx.Conn }
 
-// OpenRetention connects with the owner's URL. It returns ErrNotOwner if the login is not the owner.
-func OpenRetention(ctx context.Context, databaseURL string) (*Retention, error) {
+// Open connects with the owner's URL. It returns ErrNotOwner if the login is not the owner.
+func Open(ctx context.Context, databaseURL string) (*Pruner, error) {
 	pc, err := migrations.ParseURL(databaseURL)
 	if err != nil {
 		return nil, err
@@ -46,11 +50,11 @@ func OpenRetention(ctx context.Context, databaseURL string) (*Retention, error) 
 		_ = conn.Close(ctx)
 		return nil, err
 	}
-	return &Retention{conn}, nil
+	return &Pruner{conn}, nil
 }
 
 // Close disconnects.
-func (r *Retention) Close(ctx context.Context) { _ = r.conn.Close(ctx) }
+func (r *Pruner) Close(ctx context.Context) { _ = r.conn.Close(ctx) }
 
 // Partition is a range of entries that are kept or dropped together.
 type Partition struct {
@@ -63,7 +67,7 @@ type Partition struct {
 // Old returns the partitions that can be dropped because all their entries are older than before, oldest first, and then the
 // first partition that stays. It leaves out what was dropped earlier. A partition can be dropped only if none before it
 // stays.
-func (r *Retention) Old(ctx context.Context, before time.Time) ([]Partition, error) {
+func (r *Pruner) Old(ctx context.Context, before time.Time) ([]Partition, error) {
 	rows, err := r.conn.Query(ctx, `
 		SELECT p.first, p.beyond, '' AS stays FROM entry_partitions AS p
 		WHERE p.first >= `+prunedSQL+` ORDER BY p.first`)
@@ -91,7 +95,7 @@ const prunedSQL = `coalesce((
 	ORDER BY index DESC LIMIT 1), 0)`
 
 // judge returns why a partition stays. It checks cheap reasons first.
-func (r *Retention) judge(ctx context.Context, p Partition, before time.Time) (stays string, err error) {
+func (r *Pruner) judge(ctx context.Context, p Partition, before time.Time) (stays string, err error) {
 	args := pgx.NamedArgs{"first": p.First, "beyond": p.Beyond, "before": before}
 	for _, reason := range []struct{ says, sql string }{
 		{"its last entry may still come", `SELECT NOT EXISTS (SELECT FROM entries WHERE index = @beyond::bigint - 1)`},
@@ -131,7 +135,7 @@ type Dropped struct {
 // Drop drops the first of the partitions that Old has returned, if it can be dropped. It waits for readers while others go
 // on appending. It calls report, which may be nil, with each step. Drop does everything, with an entry that records it, or
 // nothing.
-func (r *Retention) Drop(ctx context.Context, p Partition, before time.Time, report func(line string)) (Dropped, error) {
+func (r *Pruner) Drop(ctx context.Context, p Partition, before time.Time, report func(line string)) (Dropped, error) {
 	if p.Stays != "" {
 		return Dropped{}, fmt.Errorf("entries %d to %d stay: %s", p.First, p.Beyond-1, p.Stays)
 	}
