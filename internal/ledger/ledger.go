@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/leader"
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/tlog"
 	"github.com/brevet-dev/brevet/internal/tokencache"
@@ -79,6 +80,7 @@ type Config struct {
 // the parts that share its connections, so callers use one value.
 type Ledger struct {
 	*tlog.Log
+	*leader.Election
 
 	log          *slog.Logger
 	flushTimeout time.Duration
@@ -113,9 +115,6 @@ type Ledger struct {
 	tallying     chan *tally
 	leaveTallies context.CancelFunc
 	tallied      chan struct{} // closed when keepTallies has ended
-
-	// leaderships holds the names of the leaderships that this replica has.
-	leaderships sync.Map
 
 	queue   chan *job
 	stopped chan struct{} // closed when the flusher is done
@@ -157,6 +156,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 		return nil, err
 	}
 	l.Log = tlog.New(tlog.Config{Audit: l.audit, Live: l.live, Seals: l.seals, Log: cfg.Log, OnSealed: cfg.OnSealed})
+	l.Election = leader.New(l.write, cfg.FlushTimeout, cfg.Log)
 	lasting := context.WithoutCancel(ctx)
 	go l.run(lasting)
 	room, leaveRoom := context.WithCancel(lasting)

@@ -10,15 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// The leaderships. Each belongs to at most one replica.
-const (
-	sweeperLeadership = "sweeper"
-	witnessLeadership = "witnesses"
-)
-
-// leaderLock is the key of the advisory lock of the leadership @office.
-const leaderLock = `hashtextextended('brevet/' || @office || '/' || current_schema(), 0)`
-
 // Status returns the status of the ledger, as a reader sees it. It queries Postgres on each call, and waits for no writer.
 func (l *Ledger) Status(ctx context.Context) (broker.LedgerStatus, error) {
 	conn, err := l.read.Acquire(ctx)
@@ -28,7 +19,7 @@ func (l *Ledger) Status(ctx context.Context) (broker.LedgerStatus, error) {
 	defer conn.Release()
 	var s broker.LedgerStatus
 	for _, part := range []func(context.Context, *pgxpool.Conn, *broker.LedgerStatus) error{
-		l.pingFor, readSizes, readCheckpoints, l.readLeaderships,
+		l.pingFor, readSizes, readCheckpoints, l.ReadLeaderships,
 	} {
 		if err := part(ctx, conn, &s); err != nil {
 			return broker.LedgerStatus{}, postgres.Unavailable("reading the ledger's status", err)
@@ -84,24 +75,4 @@ func readCheckpoints(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerSt
 		return nil
 	})
 	return err
-}
-
-// readLeaderships reads whether any replica, and whether this one, holds the locks of leaders.
-func (l *Ledger) readLeaderships(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerStatus) error {
-	for _, o := range []struct {
-		name   string
-		office *broker.Leadership
-	}{{sweeperLeadership, &s.Sweeper}, {witnessLeadership, &s.Witnesses}} {
-		err := conn.QueryRow(ctx, `
-			SELECT EXISTS (
-				SELECT FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-					AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-					AND l.classid::bigint << 32 | l.objid::bigint = `+leaderLock+`)`,
-			pgx.NamedArgs{"office": o.name}).Scan(&o.office.Held)
-		if err != nil {
-			return err
-		}
-		_, o.office.Here = l.leaderships.Load(o.name)
-	}
-	return conn.QueryRow(ctx, `SELECT term FROM sweeper_term`).Scan(&s.Sweeper.Term)
 }

@@ -1,7 +1,6 @@
 package ledger_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -77,42 +76,6 @@ func TestStatusCountsTheUnrevoked(t *testing.T) {
 	bring(t, l, "database", []broker.Status{broker.StatusRevoking, broker.StatusRevoked}, age(time.Minute))
 	if got := status(t, l); got.Unrevoked != 2 {
 		t.Errorf("got %d unrevoked, want 2", got.Unrevoked)
-	}
-}
-
-// Every replica sees that there is a leader, and the leader sees that it is the one.
-func TestStatusTellsWhoLeads(t *testing.T) {
-	t.Parallel()
-	db := testkit.NewDB(t)
-	one, other := db.Ledger(t), db.Ledger(t)
-	reigns, end := run(t.Context(), one)
-	led := within(t, "it leads", reigns)
-	witnessing, stop := context.WithCancel(t.Context())
-	begun, left := make(chan struct{}), make(chan error, 1)
-	go func() {
-		left <- other.AcquireWitnessLeadership(witnessing, func(ctx context.Context) error {
-			close(begun)
-			<-ctx.Done()
-			return ctx.Err()
-		})
-	}()
-	within(t, "the other leads the witnesses", begun)
-	here, there := broker.Leadership{Held: true, Here: true}, broker.Leadership{Held: true}
-	sweeps := func(o broker.Leadership) broker.Leadership { o.Term = led.term; return o }
-	for name, tc := range map[string]struct {
-		of   *ledger.Ledger
-		want [2]broker.Leadership
-	}{"the one": {one, [2]broker.Leadership{sweeps(here), there}}, "the other": {other, [2]broker.Leadership{sweeps(there), here}}} {
-		if got := status(t, tc.of); got.Sweeper != tc.want[0] || got.Witnesses != tc.want[1] {
-			t.Errorf("%s: got %+v and %+v, want %+v", name, got.Sweeper, got.Witnesses, tc.want)
-		}
-	}
-	led.end <- errors.New("done")
-	_ = within(t, "it leads no more", end)
-	stop()
-	_ = within(t, "the other does not either", left)
-	if got := status(t, one); got.Sweeper.Held || got.Sweeper.Here || got.Witnesses.Held {
-		t.Errorf("got %+v and %+v, want nobody", got.Sweeper, got.Witnesses)
 	}
 }
 

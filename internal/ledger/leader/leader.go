@@ -1,15 +1,23 @@
-package ledger
+// Package leader elects one replica for each duty that one replica at a time may have. A leadership is a lock of a database
+// session, so it ends with the connection.
+//
+// The package must never give the sweeper a term that another replica has had, and never let a replica whose session has ended
+// believe for long that it leads.
+package leader
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const (
@@ -22,53 +30,66 @@ const (
 	silence = 10 * time.Second
 )
 
-// AcquireLeadership implements [broker.Election]. The leadership is a lock of a database session, so it ends with the
-// connection and not later.
-func (l *Ledger) AcquireLeadership(ctx context.Context, do func(ctx context.Context, term int64) error) error {
-	return (&candidate{ledger: l, leadership: sweeperLeadership, assume: newTerm}).run(ctx, do)
+// The leaderships. Each belongs to at most one replica.
+const (
+	sweeperLeadership = "sweeper"
+	witnessLeadership = "witnesses"
+)
+
+// leaderLock is the key of the advisory lock of the leadership @office.
+const leaderLock = `hashtextextended('brevet/' || @office || '/' || current_schema(), 0)`
+
+// Election acquires leaderships for one replica, and knows which it has. It is safe for concurrent use.
+type Election struct {
+	pool    *pgxpool.Pool
+	timeout time.Duration
+	log     *slog.Logger
+	// held holds the names of the leaderships that this replica has.
+	held sync.Map
+}
+
+// New returns the election among the replicas on a schema. Each leadership has a separate connection with the configuration of
+// the pool, which connects to the primary. The timeout bounds one attempt to lead.
+func New(pool *pgxpool.Pool, timeout time.Duration, log *slog.Logger) *Election {
+	return &Election{pool: pool, timeout: timeout, log: log}
+}
+
+// AcquireLeadership is that of [broker.Election]. The leadership is a lock of a database session, so it ends with the connection
+// and not later.
+func (e *Election) AcquireLeadership(ctx context.Context, do func(ctx context.Context, term int64) error) error {
+	return (&candidate{election: e, leadership: sweeperLeadership, assume: newTerm}).run(ctx, do)
 }
 
 // AcquireWitnessLeadership runs do while this replica leads, like AcquireLeadership. Only one replica leads, but work that
 // do has started may still be under way when another replica leads.
-func (l *Ledger) AcquireWitnessLeadership(ctx context.Context, do func(ctx context.Context) error) error {
-	c := &candidate{ledger: l, leadership: witnessLeadership, assume: func(context.Context, *pgx.Conn) (int64, error) { return 1, nil }}
+func (e *Election) AcquireWitnessLeadership(ctx context.Context, do func(ctx context.Context) error) error {
+	c := &candidate{election: e, leadership: witnessLeadership, assume: func(context.Context, *pgx.Conn) (int64, error) { return 1, nil }}
 	return c.run(ctx, func(ctx context.Context, _ int64) error { return do(ctx) })
 }
 
-// Prune implements [broker.Election].
-func (l *Ledger) Prune(ctx context.Context) error {
-	return errors.Join(
-		l.prune(ctx, "pruning the limits", `
-			DELETE FROM rate_limits WHERE key = ANY (ARRAY(
-				SELECT key FROM rate_limits WHERE tat < now() - interval '1 hour' LIMIT $1 FOR UPDATE SKIP LOCKED))`),
-		l.prune(ctx, "pruning the proofs", `
-			DELETE FROM dpop_seen WHERE digest = ANY (ARRAY(
-				SELECT digest FROM dpop_seen WHERE until < now() - interval '1 minute' ORDER BY until LIMIT $1))`),
-		l.prune(ctx, "pruning the sessions", `
-			DELETE FROM sessions WHERE id = ANY (ARRAY(SELECT id FROM sessions WHERE ends < now() ORDER BY ends LIMIT $1))`),
-	)
-}
-
-// prune deletes few rows with each statement, because a caller that counts against one of them waits.
-func (l *Ledger) prune(ctx context.Context, doing, statement string) error {
-	const few = 1000
-	for {
-		tag, err := l.write.Exec(ctx, statement, few)
-		if err != nil || tag.RowsAffected() < few {
-			return postgres.Unavailable(doing, err)
+// ReadLeaderships reads whether any replica, and whether this one, holds the locks of leaders.
+func (e *Election) ReadLeaderships(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerStatus) error {
+	for _, o := range []struct {
+		name   string
+		office *broker.Leadership
+	}{{sweeperLeadership, &s.Sweeper}, {witnessLeadership, &s.Witnesses}} {
+		err := conn.QueryRow(ctx, `
+			SELECT EXISTS (
+				SELECT FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+					AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+					AND l.classid::bigint << 32 | l.objid::bigint = `+leaderLock+`)`,
+			pgx.NamedArgs{"office": o.name}).Scan(&o.office.Held)
+		if err != nil {
+			return err
 		}
+		_, o.office.Here = e.held.Load(o.name)
 	}
-}
-
-// Tidy implements [broker.Election].
-func (l *Ledger) Tidy(ctx context.Context) error {
-	_, err := l.write.Exec(ctx, `SELECT tidy_terms()`)
-	return postgres.Unavailable("tidying the terms", err)
+	return conn.QueryRow(ctx, `SELECT term FROM sweeper_term`).Scan(&s.Sweeper.Term)
 }
 
 // candidate is a replica with a separate database session. It is not safe for concurrent use.
 type candidate struct {
-	ledger *Ledger
+	election *Election
 	// leadership is the name of the leadership to acquire. assume begins a term, with the lock held.
 	leadership string
 	assume     func(ctx context.Context, conn *pgx.Conn) (term int64, err error)
@@ -90,7 +111,7 @@ func (c *candidate) run(ctx context.Context, do func(ctx context.Context, term i
 			c.close(ctx)
 		}
 		if err != nil && !waited && ctx.Err() == nil {
-			c.ledger.log.WarnContext(ctx, "no leader can be elected", "leadership", c.leadership, "error", postgres.Unavailable("electing", err))
+			c.election.log.WarnContext(ctx, "no leader can be elected", "leadership", c.leadership, "error", postgres.Unavailable("electing", err))
 		}
 		wait.For(ctx, probeEvery)
 	}
@@ -98,7 +119,7 @@ func (c *candidate) run(ctx context.Context, do func(ctx context.Context, term i
 
 // win returns a new term, or zero if another replica leads.
 func (c *candidate) win(ctx context.Context) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.ledger.flushTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.election.timeout)
 	defer cancel()
 	if c.conn == nil {
 		if err := c.connect(ctx); err != nil {
@@ -132,7 +153,7 @@ func newTerm(ctx context.Context, conn *pgx.Conn) (term int64, err error) {
 }
 
 func (c *candidate) connect(ctx context.Context) error {
-	cfg := c.ledger.write.Config().ConnConfig
+	cfg := c.election.pool.Config().ConnConfig
 	cfg.RuntimeParams["idle_session_timeout"] = fmt.Sprint(silence.Milliseconds())
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
@@ -148,8 +169,8 @@ func (c *candidate) connect(ctx context.Context) error {
 // lead runs do, and ends its context when the session no longer answers.
 func (c *candidate) lead(ctx context.Context, term int64, do func(context.Context, int64) error) error {
 	leading, resign := context.WithCancelCause(ctx)
-	c.ledger.leaderships.Store(c.leadership, true)
-	defer c.ledger.leaderships.Delete(c.leadership)
+	c.election.held.Store(c.leadership, true)
+	defer c.election.held.Delete(c.leadership)
 	probing := make(chan struct{})
 	go func() {
 		defer close(probing)
@@ -185,7 +206,7 @@ func (c *candidate) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
 	defer cancel()
 	if _, err := c.conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`); err != nil {
-		c.ledger.log.DebugContext(ctx, "lead not given back", "error", postgres.Unavailable("unlocking", err))
+		c.election.log.DebugContext(ctx, "lead not given back", "error", postgres.Unavailable("unlocking", err))
 	}
 	_ = c.conn.Close(ctx) // the session ends in any case
 	c.conn = nil

@@ -1,8 +1,9 @@
-package ledger_test
+package leader_test
 
 import (
 	"context"
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
 )
+
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
 
 // reign is one leadership: its term, its context, and how to end it.
 type reign struct {
@@ -48,12 +51,45 @@ func within[T any](t *testing.T, what string, from <-chan T) T {
 	}
 }
 
+func until(t *testing.T, what string, happens func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); !happens(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("it did not come to pass: %s", what)
+		}
+	}
+}
+
+// get returns a record.
+func get(t *testing.T, l *ledger.Ledger, id string) *broker.View {
+	t.Helper()
+	view, err := l.Get(t.Context(), id, broker.Reach{TrustDomains: []string{"acme.test"}})
+	if err != nil {
+		t.Fatalf("Get: %v", err)
+	}
+	return view
+}
+
+func status(t *testing.T, l *ledger.Ledger) broker.LedgerStatus {
+	t.Helper()
+	s, err := l.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // depose ends the sessions that hold the leadership.
 func depose(t *testing.T, owner *pgx.Conn) {
 	t.Helper()
-	exec(t, owner, `
+	_, err := owner.Exec(t.Context(), `
 		SELECT pg_terminate_backend(l.pid) FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
 		WHERE l.locktype = 'advisory' AND l.granted AND a.usename LIKE current_database() || '%'`)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestOneLeads(t *testing.T) {
@@ -101,13 +137,13 @@ func TestDeposedLeader(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l, other, owner := db.Ledger(t), db.Ledger(t), testkit.Connect(t, db.AdminURL)
-	rec := bring(t, l, "database", []broker.Status{broker.StatusUnknown}, nil)
+	rec := testkit.Bring(t, l, "database", []broker.Status{broker.StatusUnknown}, nil)
 	first, firstEnd := run(t.Context(), l)
 	old := within(t, "the first leads", first)
-	fenced := bring(t, l, "database", nil, nil)
-	out := to(fenced, broker.StatusCompensated)
+	fenced := testkit.Bring(t, l, "database", nil, nil)
+	out := testkit.OutcomeOf(fenced, broker.StatusCompensated)
 	out.Term = old.term
-	settle(t, l, out)
+	testkit.Settle(t, l, out)
 	depose(t, owner)
 	began := time.Now()
 	<-old.ctx.Done()
@@ -122,7 +158,7 @@ func TestDeposedLeader(t *testing.T) {
 	second, secondEnd := run(ctx, other)
 	now := within(t, "the second leads", second)
 	for _, term := range []int64{old.term, now.term + 1, -1} {
-		out := to(rec, broker.StatusCompensated)
+		out := testkit.OutcomeOf(rec, broker.StatusCompensated)
 		out.Term = term
 		if err := l.RecordOutcome(t.Context(), out); !errors.Is(err, broker.ErrNotForward) {
 			t.Errorf("term %d while %d leads: got %v, want ErrNotForward", term, now.term, err)
@@ -131,9 +167,9 @@ func TestDeposedLeader(t *testing.T) {
 	if got := get(t, l, rec.ID).Status; got != broker.StatusUnknown {
 		t.Errorf("got %s after a move that was refused", got)
 	}
-	out = to(rec, broker.StatusCompensated)
+	out = testkit.OutcomeOf(rec, broker.StatusCompensated)
 	out.Term = now.term
-	settle(t, other, out)
+	testkit.Settle(t, other, out)
 	now.end <- nil
 	if err := within(t, "the second returns", secondEnd); err != nil {
 		t.Errorf("got %v, want nil", err)
@@ -154,5 +190,41 @@ func TestEachSchemaHasItsLeader(t *testing.T) {
 	cancel()
 	for _, end := range ends {
 		within(t, "they return", end)
+	}
+}
+
+// Every replica sees that there is a leader, and the leader sees that it is the one.
+func TestStatusTellsWhoLeads(t *testing.T) {
+	t.Parallel()
+	db := testkit.NewDB(t)
+	one, other := db.Ledger(t), db.Ledger(t)
+	reigns, end := run(t.Context(), one)
+	led := within(t, "it leads", reigns)
+	witnessing, stop := context.WithCancel(t.Context())
+	begun, left := make(chan struct{}), make(chan error, 1)
+	go func() {
+		left <- other.AcquireWitnessLeadership(witnessing, func(ctx context.Context) error {
+			close(begun)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	}()
+	within(t, "the other leads the witnesses", begun)
+	here, there := broker.Leadership{Held: true, Here: true}, broker.Leadership{Held: true}
+	sweeps := func(o broker.Leadership) broker.Leadership { o.Term = led.term; return o }
+	for name, tc := range map[string]struct {
+		of   *ledger.Ledger
+		want [2]broker.Leadership
+	}{"the one": {one, [2]broker.Leadership{sweeps(here), there}}, "the other": {other, [2]broker.Leadership{sweeps(there), here}}} {
+		if got := status(t, tc.of); got.Sweeper != tc.want[0] || got.Witnesses != tc.want[1] {
+			t.Errorf("%s: got %+v and %+v, want %+v", name, got.Sweeper, got.Witnesses, tc.want)
+		}
+	}
+	led.end <- errors.New("done")
+	_ = within(t, "it leads no more", end)
+	stop()
+	_ = within(t, "the other does not either", left)
+	if got := status(t, one); got.Sweeper.Held || got.Sweeper.Here || got.Witnesses.Held {
+		t.Errorf("got %+v and %+v, want nobody", got.Sweeper, got.Witnesses)
 	}
 }
