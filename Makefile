@@ -147,7 +147,7 @@ e2e: ready ## Use the console in a real browser; keep pictures of each page in .
 
 .PHONY: speed
 speed: ready ## Check that searches and counts stay fast among many records (minutes)
-	$(GO) test -json -count=1 -timeout 20m -run '$(SPEED)' ./internal/ledger ./internal/httpapi | awk -f tools/count.awk
+	$(GO) test -json -count=1 -timeout 20m -run '$(SPEED)' ./internal/ledger ./internal/ledger/search ./internal/httpapi | awk -f tools/count.awk
 
 .PHONY: soak
 soak: ready ## Run two replicas for an hour with a fault each minute: SOAK=1h SEED=7

@@ -163,7 +163,7 @@ const maxReusable = 20
 // ReusableApprovals implements [broker.Approvals].
 func (l *Ledger) ReusableApprovals(ctx context.Context, asked broker.ReuseKey, since time.Time) ([]broker.View, error) {
 	rows, err := l.live.Query(ctx, `
-		SELECT `+columns+` FROM issuances
+		SELECT `+record.Columns+` FROM issuances
 		WHERE spiffe_id = @spiffe_id AND task = @task AND scope = @scope AND time > @since
 			AND status IN ('approved', 'redeemed') AND remembered IS NULL
 		ORDER BY entry_index DESC LIMIT @limit`,
@@ -171,7 +171,7 @@ func (l *Ledger) ReusableApprovals(ctx context.Context, asked broker.ReuseKey, s
 	if err != nil {
 		return nil, postgres.Unavailable("reading what people have approved", err)
 	}
-	page, err := pageOf(rows, maxReusable)
+	page, err := record.PageOf(rows, maxReusable)
 	return page.Records, postgres.Unavailable("reading what people have approved", err)
 }
 
@@ -275,7 +275,7 @@ func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) (views []br
 		return nil, false, nil
 	}
 	rows, err := l.read.Query(ctx, `
-		SELECT `+columns+`
+		SELECT `+record.Columns+`
 		FROM (SELECT @groups::text[], @within::text[], @limit::bigint + 1) AS q (groups, within, most),
 			LATERAL (`+inTurn+`) AS found JOIN issuances USING (entry_index)
 		ORDER BY found.turn, entry_index`, pgx.NamedArgs{
@@ -285,7 +285,7 @@ func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) (views []br
 	if err != nil {
 		return nil, false, postgres.Unavailable("listing what waits", err)
 	}
-	page, err := pageOf(rows, q.Limit+1)
+	page, err := record.PageOf(rows, q.Limit+1)
 	if err != nil {
 		return nil, false, postgres.Unavailable("listing what waits", err)
 	}
@@ -323,7 +323,7 @@ func (l *Ledger) Standing(ctx context.Context, queries []broker.WaitingQuery) ([
 		}
 	}
 	rows, err := l.read.Query(ctx, `
-		SELECT id::text, spiffe_id, approval_group, coalesce(break_glass, ''), `+broken+`
+		SELECT id::text, spiffe_id, approval_group, coalesce(break_glass, ''), `+record.Broken+`
 		FROM (
 			SELECT DISTINCT found.entry_index
 			FROM jsonb_to_recordset(@asked::jsonb) AS q (groups text[], within text[], most bigint), LATERAL (`+inTurn+`) AS found
@@ -342,13 +342,13 @@ func (l *Ledger) Standing(ctx context.Context, queries []broker.WaitingQuery) ([
 // Views implements [broker.Inbox].
 func (l *Ledger) Views(ctx context.Context, requests []string) ([]broker.View, error) {
 	rows, err := l.read.Query(ctx, `
-		SELECT `+columns+` FROM issuances
+		SELECT `+record.Columns+` FROM issuances
 		WHERE id = ANY (@ids::text[]::uuid[]) AND decision = 'pending'
 		ORDER BY entry_index`, pgx.NamedArgs{"ids": requests[:min(len(requests), record.MaxPage)]})
 	if err != nil {
 		return nil, postgres.Unavailable("reading what waits", err)
 	}
-	page, err := pageOf(rows, record.MaxPage)
+	page, err := record.PageOf(rows, record.MaxPage)
 	if err != nil {
 		return nil, postgres.Unavailable("reading what waits", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger/leader"
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/search"
 	"github.com/brevet-dev/brevet/internal/ledger/tlog"
 	"github.com/brevet-dev/brevet/internal/tokencache"
 	"github.com/brevet-dev/brevet/migrations"
@@ -81,6 +82,7 @@ type Config struct {
 type Ledger struct {
 	*tlog.Log
 	*leader.Election
+	*search.Searcher
 
 	log          *slog.Logger
 	flushTimeout time.Duration
@@ -99,9 +101,6 @@ type Ledger struct {
 	leaveRoom context.CancelFunc
 	roomEnded chan struct{} // closed when keepRoom has ended
 
-	// counting is a semaphore: only one caller counts uses at any time.
-	counting chan struct{}
-
 	// cache is this replica's cache of token state. It is nil while there is none; asked then requests one from keepCache.
 	cache      atomic.Pointer[tokencache.Cache]
 	now        func() time.Time
@@ -109,12 +108,6 @@ type Ledger struct {
 	leaveCache context.CancelFunc
 	forgotten  chan struct{} // closed when keepCache has ended
 	rounds     rounds
-
-	// tallies are the counts for callers of Rates. tallying queues those that keepTallies has to continue.
-	tallies      tallies
-	tallying     chan *tally
-	leaveTallies context.CancelFunc
-	tallied      chan struct{} // closed when keepTallies has ended
 
 	queue   chan *job
 	stopped chan struct{} // closed when the flusher is done
@@ -144,8 +137,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	l := &Ledger{
 		log: cfg.Log, flushTimeout: cfg.FlushTimeout, onRoom: cfg.OnRoom,
 		now: cfg.Now, asked: make(chan struct{}, 1), forgotten: make(chan struct{}),
-		queue: make(chan *job, maxQueue), stopped: make(chan struct{}), crowded: make(chan struct{}, 1), counting: make(chan struct{}, 1), roomEnded: make(chan struct{}),
-		tallying: make(chan *tally, mostTallies), tallied: make(chan struct{}),
+		queue: make(chan *job, maxQueue), stopped: make(chan struct{}), crowded: make(chan struct{}, 1), roomEnded: make(chan struct{}),
 	}
 	err := l.connect(ctx, cfg)
 	if err == nil {
@@ -157,6 +149,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	}
 	l.Log = tlog.New(tlog.Config{Audit: l.audit, Live: l.live, Seals: l.seals, Log: cfg.Log, OnSealed: cfg.OnSealed})
 	l.Election = leader.New(l.write, cfg.FlushTimeout, cfg.Log)
+	l.Searcher = search.New(ctx, l.read, l.audit)
 	lasting := context.WithoutCancel(ctx)
 	go l.run(lasting)
 	room, leaveRoom := context.WithCancel(lasting)
@@ -165,9 +158,6 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	caching, leaveCache := context.WithCancel(lasting)
 	l.leaveCache = leaveCache
 	go l.keepCache(caching)
-	tallying, leaveTallies := context.WithCancel(lasting)
-	l.leaveTallies = leaveTallies
-	go l.keepTallies(tallying)
 	return l, nil
 }
 
@@ -218,8 +208,7 @@ func (l *Ledger) Close() {
 	<-l.roomEnded
 	l.leaveCache()
 	<-l.forgotten
-	l.leaveTallies()
-	<-l.tallied
+	l.StopCounting()
 	l.rounds.ended.Wait()
 	l.disconnect()
 }

@@ -38,7 +38,7 @@ const ofOne = `(@id::uuid IS NULL OR id = @id) AND (@spiffe_id::text = '' OR spi
 
 // ofMany are the conditions that a range of SPIFFE IDs meets: all IDs of a trust domain lie between "spiffe://name/" and
 // "spiffe://name0".
-var ofMany = `(@prefix::text = '' OR ` + below("prefix") + `)
+var ofMany = `(@prefix::text = '' OR ` + record.Below("prefix") + `)
 	AND (@trust_domain::text = ''
 		OR (spiffe_id >= 'spiffe://' || @trust_domain || '/' AND spiffe_id < 'spiffe://' || @trust_domain || '0'))`
 
@@ -49,7 +49,7 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 	}
 	id, isID := record.OptionalID(sel.ID)
 	after, isPlace := record.OptionalID(page.After)
-	if !isID || !isPlace || reachesNothing(reach) ||
+	if !isID || !isPlace || record.ReachesNothing(reach) ||
 		record.Unmatchable(sel.SPIFFEID, sel.SPIFFEIDPrefix, sel.TrustDomain, sel.Task, sel.Scope, sel.Catalogue) {
 		return nil, nil
 	}
@@ -73,12 +73,12 @@ func (l *Ledger) Live(ctx context.Context, sel broker.Selector, reach broker.Rea
 			UNION ALL
 			(SELECT *, NULL AS cause FROM issuances WHERE status = 'issued' AND leased AND expires_at <= now() AND `+ofOne+` OFFSET 0)
 		) AS alive
-		WHERE `+within(reach, "trust_domain", args)+`
+		WHERE `+record.Within(reach, "trust_domain", args)+`
 			AND (@after::uuid IS NULL OR id > @after)
 			AND (NOT @leased::boolean OR leased)
 			AND (@id::uuid IS NULL OR id = @id)
 			AND (@spiffe_id::text = '' OR spiffe_id = @spiffe_id)
-			AND (@prefix::text = '' OR `+below("prefix")+`)
+			AND (@prefix::text = '' OR `+record.Below("prefix")+`)
 			AND (@trust_domain::text = '' OR trust_domain = @trust_domain)
 			AND (@task::text = '' OR task = @task)
 			AND (@scope::text = '' OR scope = @scope)
@@ -199,13 +199,13 @@ func (l *Ledger) RequestsOfEndedTasks(ctx context.Context, task broker.Task, lim
 // Quarantines implements [broker.LiveCredentials]. The reach of a sandbox holds only the quarantine of exactly that sandbox.
 // The reach of a path holds the quarantines at or below the path, but not that of the whole trust domain.
 func (l *Ledger) Quarantines(ctx context.Context, reach broker.Reach) ([]broker.Quarantine, error) {
-	if reachesNothing(reach) {
+	if record.ReachesNothing(reach) {
 		return nil, nil
 	}
 	args := pgx.NamedArgs{}
 	rows, err := l.live.Query(ctx, `
 		SELECT spiffe_id, since, coalesce(actor, ''), reason, command::text, entry_index FROM quarantines
-		WHERE `+within(reach, "split_part(spiffe_id, '/', 3)", args)+`
+		WHERE `+record.Within(reach, "split_part(spiffe_id, '/', 3)", args)+`
 		ORDER BY spiffe_id`, args)
 	if err != nil {
 		return nil, postgres.Unavailable("listing quarantines", err)

@@ -1,148 +1,37 @@
 package ledger
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"time"
 
-	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
-	"github.com/brevet-dev/brevet/scopes"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
-
-// columns are the columns of row.
-const columns = `
-	id::text AS id, entry_index, time, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource, params, reason,
-	ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue,
-	CASE WHEN ` + lapsed + ` THEN 'expired' ELSE status END AS status, coalesce(status_detail, '') AS status_detail,
-	CASE WHEN ` + lapsed + ` THEN expires_at ELSE status_time END AS status_time, expires_at,
-	coalesce(approval_group, '') AS approval_group, coalesce(approval_quorum, 0) AS approval_quorum,
-	coalesce(break_glass, '') AS break_glass, ` + broken + ` AS broken,
-	coalesce(credential_kind, '') AS credential_kind, coalesce(audience, '') AS audience, coalesce(key_id, '') AS key_id,
-	coalesce(encode(claims_digest, 'hex'), '') AS claims_digest, request_digest,
-	coalesce(idempotency_key, '') AS idempotency_key, coalesce(actor, '') AS actor,
-	coalesce(vault_path, '') AS vault_path, coalesce(vault_accessor, '') AS vault_accessor,
-	coalesce(vault_lease, '') AS vault_lease, coalesce(credential_name, '') AS credential_name, secret_digest,
-	coalesce(canonical, '') AS canonical, votes, redemptions, coalesce(redeemed_by::text, '') AS redeemed_by,
-	coalesce(approves::text, '') AS approves, coalesce(remembered::text, '') AS remembered,
-	coalesce(parent::text, '') AS parent, on_behalf_of, on_behalf_groups`
-
-// broken is the condition that people have broken the glass for a request, in place of an approval by the group that was
-// asked.
-const broken = `(break_glass IS NOT NULL
-	AND EXISTS (SELECT FROM votes AS v WHERE v.request = id AND v.verdict = 'break_glass'))`
-
-// lapsed is the condition that a record has ended by its time alone, which needs no entry. A leased credential ends when
-// Vault says so. An approved request can be redeemed for a minute more.
-const lapsed = `(status IN ('issued', 'pending', 'approved') AND NOT leased
-	AND expires_at <= now() - CASE status WHEN 'approved' THEN interval '1 minute' ELSE '0' END)`
-
-type row struct {
-	ID             string
-	EntryIndex     int64
-	Time           time.Time
-	SPIFFEID       string `db:"spiffe_id"`
-	SVIDKind       string `db:"svid_kind"`
-	Thumbprint     string
-	Task           string
-	Scope          string
-	Authority      string
-	Resource       string
-	Params         []byte
-	Reason         string
-	TTLAsked       int64 `db:"ttl_asked"`
-	TTL            int64 `db:"ttl"`
-	Decision       string
-	DecisionCode   string
-	Explanation    string
-	Policies       []string
-	Clamps         []string
-	Catalogue      string
-	Status         string
-	StatusDetail   string
-	StatusTime     time.Time
-	ExpiresAt      *time.Time
-	ApprovalGroup  string
-	ApprovalQuorum int
-	BreakGlass     string
-	Broken         bool
-	CredentialKind string
-	Audience       string
-	KeyID          string
-	ClaimsDigest   string
-	RequestDigest  []byte
-	IdempotencyKey string
-	Actor          string
-	VaultPath      string
-	VaultAccessor  string
-	VaultLease     string
-	CredentialName string
-	SecretDigest   []byte
-	Canonical      string
-	Votes          int
-	Redemptions    int
-	RedeemedBy     string
-	Approves       string
-	Remembered     string
-	Parent         string
-
-	OnBehalfOf     *string
-	OnBehalfGroups []string
-}
 
 // Get implements [broker.Ledger].
 func (l *Ledger) Get(ctx context.Context, id string, reach broker.Reach) (*broker.View, error) {
 	parsed, err := record.ParseID(id)
-	if err != nil || reachesNothing(reach) {
+	if err != nil || record.ReachesNothing(reach) {
 		return nil, broker.ErrNotFound
 	}
 	args := pgx.NamedArgs{"id": [16]byte(parsed)}
 	rows, err := l.read.Query(ctx, `
-		SELECT `+columns+` FROM issuances
-		WHERE id = @id AND `+within(reach, "trust_domain", args), args)
+		SELECT `+record.Columns+` FROM issuances
+		WHERE id = @id AND `+record.Within(reach, "trust_domain", args), args)
 	if err != nil {
 		return nil, postgres.Unavailable("reading a record", err)
 	}
-	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[row])
+	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[record.Row])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, broker.ErrNotFound
 	}
 	if err != nil {
 		return nil, postgres.Unavailable("reading a record", err)
 	}
-	return found.view()
-}
-
-// pageOf reads records until there are limit of them, or until they fill a page. Some records are a thousand times as large
-// as others, and any client that may send requests can make them so.
-func pageOf(rows pgx.Rows, limit int) (broker.Page, error) {
-	defer rows.Close()
-	var page broker.Page
-	for size := 0; rows.Next(); {
-		if len(page.Records) == limit || size > record.MaxPageBytes {
-			page.Next = page.Records[len(page.Records)-1].Index
-			return page, nil
-		}
-		r, err := pgx.RowToStructByName[row](rows)
-		if err != nil {
-			return broker.Page{}, err
-		}
-		view, err := r.view()
-		if err != nil {
-			return broker.Page{}, err
-		}
-		page.Records = append(page.Records, *view)
-		size += len(r.Params) + len(r.Reason) + len(r.SPIFFEID) + len(r.Explanation) + len(r.Resource)
-	}
-	return page, rows.Err()
+	return found.View()
 }
 
 // claim is a sandbox's use of an idempotency key.
@@ -156,102 +45,23 @@ func readEarlier(ctx context.Context, conn *pgxpool.Conn, claims []claim) (map[c
 		subjects, keys = append(subjects, c.subject), append(keys, c.key)
 	}
 	rows, err := conn.Query(ctx, `
-		SELECT `+columns+` FROM issuances
+		SELECT `+record.Columns+` FROM issuances
 		WHERE (spiffe_id, idempotency_key) IN (SELECT * FROM unnest(@subjects::text[], @keys::text[]))`,
 		pgx.NamedArgs{"subjects": subjects, "keys": keys})
 	if err != nil {
 		return nil, err
 	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[row])
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[record.Row])
 	if err != nil {
 		return nil, err
 	}
 	earlier := make(map[claim]*broker.View, len(found))
 	for i := range found {
-		view, err := found[i].view()
+		view, err := found[i].View()
 		if err != nil {
 			return nil, err
 		}
 		earlier[claim{found[i].SPIFFEID, found[i].IdempotencyKey}] = view
 	}
 	return earlier, nil
-}
-
-func orNull(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
-}
-
-func (r *row) view() (*broker.View, error) {
-	id, err := spiffeid.FromString(r.SPIFFEID)
-	if err != nil {
-		return nil, fmt.Errorf("reading the subject of %s: %w", r.ID, err)
-	}
-	params, err := decodeParams(r.Params)
-	if err != nil {
-		return nil, fmt.Errorf("reading the parameters of %s: %w", r.ID, err)
-	}
-	v := &broker.View{
-		ID: r.ID, Index: r.EntryIndex, Time: r.Time.UTC(),
-		Subject: broker.Subject{ID: id, Kind: attest.Kind(r.SVIDKind), Thumbprint: r.Thumbprint},
-		Task:    r.Task, Scope: r.Scope, Authority: r.Authority, Resource: r.Resource, Params: params, Reason: r.Reason,
-		TTLAsked: time.Duration(r.TTLAsked) * time.Second, TTL: time.Duration(r.TTL) * time.Second,
-		Decision: r.Decision, DecisionCode: r.DecisionCode, Explanation: r.Explanation,
-		Policies: r.Policies, Clamps: r.Clamps, Catalogue: r.Catalogue,
-		Status: broker.Status(r.Status), StatusDetail: r.StatusDetail, StatusTime: r.StatusTime.UTC(),
-		ApprovalGroup: r.ApprovalGroup, ApprovalQuorum: r.ApprovalQuorum, BreakGlass: r.BreakGlass, Broken: r.Broken,
-		CredentialKind: r.CredentialKind, Audience: r.Audience, KeyID: r.KeyID, ClaimsDigest: r.ClaimsDigest,
-		VaultPath: r.VaultPath, Actor: r.Actor,
-		Canonical: r.Canonical, Votes: r.Votes, Redemptions: r.Redemptions, RedeemedBy: r.RedeemedBy, Approves: r.Approves, Remembered: r.Remembered,
-		Parent: r.Parent,
-		Minted: broker.Minted{
-			VaultLease: broker.VaultLease{Accessor: r.VaultAccessor, Lease: r.VaultLease}, Name: r.CredentialName,
-		},
-	}
-	copy(v.Minted.Digest[:], r.SecretDigest)
-	if r.OnBehalfOf != nil {
-		v.User = &scopes.User{ID: *r.OnBehalfOf, Groups: r.OnBehalfGroups}
-	}
-	if r.ExpiresAt != nil {
-		v.Expires = r.ExpiresAt.UTC()
-	}
-	copy(v.RequestDigest[:], r.RequestDigest)
-	return v, nil
-}
-
-// decodeParams decodes whole numbers as int64, as a decision has them.
-func decodeParams(raw []byte) (map[string]any, error) {
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.UseNumber()
-	var params map[string]any
-	if err := decoder.Decode(&params); err != nil {
-		return nil, err
-	}
-	for name, value := range params {
-		params[name] = plain(value)
-	}
-	return params, nil
-}
-
-// plain replaces the numbers in a decoded value.
-func plain(value any) any {
-	switch v := value.(type) {
-	case json.Number:
-		if whole, err := v.Int64(); err == nil {
-			return whole
-		}
-		real, _ := v.Float64() // the nearest float64 to all other numbers
-		return real
-	case map[string]any:
-		for name, inner := range v {
-			v[name] = plain(inner)
-		}
-	case []any:
-		for i, inner := range v {
-			v[i] = plain(inner)
-		}
-	}
-	return value
 }

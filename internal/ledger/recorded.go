@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/jackc/pgx/v5"
@@ -140,7 +141,7 @@ func (h *History) readChunk(ctx context.Context, first int64, visit func(scopes.
 		if err != nil {
 			return postgres.Unavailable("reading decisions", err)
 		}
-		if rec.Params, err = decodeParams(raw); err != nil {
+		if rec.Params, err = record.DecodeParams(raw); err != nil {
 			return fmt.Errorf("reading the parameters of %s: %w", rec.ID, err)
 		}
 		visit(rec)

@@ -28,6 +28,8 @@ var (
 	bobVotes, carolVotes              = testkit.Bob, testkit.Carol
 	saidEarlier                       = testkit.SaidEarlier
 	waits, cast, approved, redeems    = testkit.Waiting, testkit.Vote, testkit.Approved, testkit.Redeeming
+	as, records, used, ago            = testkit.RecordAs, testkit.Records, testkit.UseOf, testkit.Ago
+	inside, places, notPlaces         = testkit.Inside, testkit.Places, testkit.NotPlaces
 	refusedBy                         = testkit.RefusedBy
 	line                              = testkit.Cosignature
 )

@@ -256,3 +256,43 @@ func Redeeming(request broker.Record) broker.Record {
 		rec.Approves, rec.Canonical = request.ID, request.Canonical
 	})
 }
+
+// RecordAs returns a change of the sandbox, the scope and the task of a record, and of its time to that many minutes after start.
+func RecordAs(start time.Time, id, scope, task string, minutes int) func(*broker.Record) {
+	return func(rec *broker.Record) {
+		rec.Subject.ID = spiffeid.RequireFromString(id)
+		rec.Request.Scope, rec.Request.Task = scope, task
+		rec.Time = start.Add(time.Duration(minutes) * time.Minute)
+		if !rec.Expires.IsZero() {
+			rec.Expires = rec.Time.Add(time.Hour)
+		}
+	}
+}
+
+// Records yields n records, each of another task.
+func Records(n int) func(func(broker.Record) bool) {
+	return func(yield func(broker.Record) bool) {
+		for i := range n {
+			if !yield(Allowed(func(rec *broker.Record) { rec.Request.Task = fmt.Sprintf("task-%d", i) })) {
+				return
+			}
+		}
+	}
+}
+
+// UseOf returns the report of a record's holder.
+func UseOf(rec broker.Record, calls int64) broker.Use {
+	use := broker.Use{Issuance: rec.ID, Holder: broker.Actor{Workload: rec.Subject}, Time: rec.Time.Add(time.Minute), Calls: calls}
+	if calls > 0 {
+		use.LastUsed = rec.Time.Add(30 * time.Second)
+	}
+	return use
+}
+
+// Ago gives a record the times of one that was issued and has ended this long ago.
+func Ago(issued, ended time.Duration) func(*broker.Record) {
+	return func(rec *broker.Record) {
+		now := RecordTime()
+		rec.Time, rec.Expires = now.Add(-issued), now.Add(-ended)
+	}
+}

@@ -1,5 +1,7 @@
-// Package record has what the packages of the ledger share about records: the canonical form of an entry, and the ids and page
-// sizes of reads. It does no I/O.
+// Package record has what the packages of the ledger share about records: the canonical form of an entry, ids, the bounds of
+// pages, rows of records, and conditions that bind a query to a reach.
+//
+// The package must never widen a reach that it does not understand. It sends no query.
 package record
 
 import (

@@ -1,33 +1,29 @@
-package ledger
+package search
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
 
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// List implements [broker.Ledger]. Entries are numbered from 0, so a page that ends on the record with index 0 is the last
+// List is that of [broker.Ledger]. Entries are numbered from 0, so a page that ends on the record with index 0 is the last
 // one, and a Next of zero always means the end. A record appears in the list only after those before it. So a reader who
 // pages while others write sees neither gaps nor duplicates.
-func (l *Ledger) List(ctx context.Context, q broker.Query, reach broker.Reach) (broker.Page, error) {
+func (r *Searcher) List(ctx context.Context, q broker.Query, reach broker.Reach) (broker.Page, error) {
 	if q.Limit < 1 || q.Limit > record.MaxPage {
 		return broker.Page{}, record.ErrPageSize
 	}
-	if reachesNothing(reach) || unmatchable(q) {
+	if record.ReachesNothing(reach) || unmatchable(q) {
 		return broker.Page{}, nil
 	}
 	s := newSearch(q, reach)
-	pool := l.poolFor(reach)
+	pool := r.poolFor(reach)
 	if err := s.bound(ctx, pool); err != nil {
 		return broker.Page{}, searching("bounding a search", err)
 	}
@@ -39,31 +35,11 @@ func (l *Ledger) List(ctx context.Context, q broker.Query, reach broker.Reach) (
 	if err != nil {
 		return broker.Page{}, searching("listing records", err)
 	}
-	page, err := pageOf(rows, q.Limit)
+	page, err := record.PageOf(rows, q.Limit)
 	if err != nil {
 		return broker.Page{}, searching("listing records", err)
 	}
 	return s.turned(page), nil
-}
-
-// poolFor returns the pool to search with. Auditors have a separate pool, so their searches do not delay the requests of
-// sandboxes, which look up earlier requests.
-func (l *Ledger) poolFor(reach broker.Reach) *pgxpool.Pool {
-	if reach.Subject != "" {
-		return l.read
-	}
-	return l.audit
-}
-
-// searching returns broker.ErrTooBroad for a search that took too long, and any other error as that of an unavailable
-// database.
-func searching(doing string, err error) error {
-	const canceled = "57014"
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) && refused.Code == canceled {
-		return fmt.Errorf("%s: %w", doing, broker.ErrTooBroad)
-	}
-	return postgres.Unavailable(doing, err)
 }
 
 // turned puts a page that was read towards newer records into the order of the other pages, and sets its Next and Prev.

@@ -1,4 +1,4 @@
-package ledger_test
+package search_test
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/search"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -86,7 +87,7 @@ func scatter(t *testing.T, l *ledger.Ledger, random *rand.Rand, about time.Time)
 // However far a tally has counted, each entry counts once, for every caller that reaches it and at its own time.
 func TestRatesCountEachEntryOnce(t *testing.T) {
 	start := moment()
-	ledger.TallyInChunks(t, 7, 40)
+	search.TallyInChunks(t, 7, 40)
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	now := start.Add(time.Minute)

@@ -1,4 +1,4 @@
-package ledger
+package search
 
 import (
 	"context"
@@ -51,13 +51,13 @@ type happening struct {
 	Calls                              *int64
 }
 
-// Timeline implements [broker.EventFeed].
-func (l *Ledger) Timeline(ctx context.Context, of broker.TimelineQuery, reach broker.Reach) ([]broker.Happening, error) {
+// Timeline is that of [broker.EventFeed].
+func (r *Searcher) Timeline(ctx context.Context, of broker.TimelineQuery, reach broker.Reach) ([]broker.Happening, error) {
 	id, isID := record.OptionalID(of.ID)
 	if of.Limit < 1 || of.Limit > record.MaxPage {
 		return nil, record.ErrPageSize
 	}
-	if reachesNothing(reach) || !isID || record.Unmatchable(of.SPIFFEID, of.Task) {
+	if record.ReachesNothing(reach) || !isID || record.Unmatchable(of.SPIFFEID, of.Task) {
 		return nil, broker.ErrNotFound
 	}
 	args := pgx.NamedArgs{
@@ -67,10 +67,10 @@ func (l *Ledger) Timeline(ctx context.Context, of broker.TimelineQuery, reach br
 	if of.ID != "" {
 		about = `id IN (SELECT unnest(ARRAY[id, approves, redeemed_by, remembered]) FROM issuances WHERE id = @id)`
 	}
-	rows, err := l.poolFor(reach).Query(ctx, `
+	rows, err := r.poolFor(reach).Query(ctx, `
 		WITH about AS MATERIALIZED (
 			SELECT id, entry_index, spiffe_id, task FROM issuances
-			WHERE `+about+` AND `+within(reach, "trust_domain", args)+timelineSQL, args)
+			WHERE `+about+` AND `+record.Within(reach, "trust_domain", args)+timelineSQL, args)
 	if err != nil {
 		return nil, searching("reading a time line", err)
 	}

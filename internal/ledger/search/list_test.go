@@ -1,8 +1,7 @@
-package ledger_test
+package search_test
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -13,20 +12,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/testkit"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
-
-// as returns a change of the sandbox, the scope and the task of a record, and of its time to that many minutes after start.
-func as(start time.Time, id, scope, task string, minutes int) func(*broker.Record) {
-	return func(rec *broker.Record) {
-		rec.Subject.ID = spiffeid.RequireFromString(id)
-		rec.Request.Scope, rec.Request.Task = scope, task
-		rec.Time = start.Add(time.Duration(minutes) * time.Minute)
-		if !rec.Expires.IsZero() {
-			rec.Expires = rec.Time.Add(time.Hour)
-		}
-	}
-}
 
 func TestListFilters(t *testing.T) {
 	t.Parallel()
@@ -190,15 +176,4 @@ func TestPagingWhileOthersWrite(t *testing.T) {
 		t.Errorf("got %d records, want 500", got)
 	}
 	db.Check(t)
-}
-
-// records yields n records, each of another task.
-func records(n int) func(func(broker.Record) bool) {
-	return func(yield func(broker.Record) bool) {
-		for i := range n {
-			if !yield(allowed(func(rec *broker.Record) { rec.Request.Task = fmt.Sprintf("task-%d", i) })) {
-				return
-			}
-		}
-	}
 }

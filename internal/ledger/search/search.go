@@ -1,4 +1,4 @@
-package ledger
+package search
 
 import (
 	"encoding/json"
@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
@@ -74,7 +75,7 @@ func (s *search) sql() string {
 	}
 	order := s.order()
 	return `
-		SELECT ` + columns + ` FROM issuances WHERE entry_index IN (
+		SELECT ` + record.Columns + ` FROM issuances WHERE entry_index IN (
 			SELECT DISTINCT entry_index FROM (` + strings.Join(parts, " UNION ALL ") + `) AS found
 			ORDER BY entry_index ` + order + ` LIMIT @limit)
 		ORDER BY entry_index ` + order
@@ -150,17 +151,11 @@ func (s *search) within(i int, p piece) []string {
 	all = append(all, "trust_domain = @"+domain+"::text")
 	switch {
 	case s.reach.Subject != "":
-		all = append(all, within(s.reach, "trust_domain", s.args))
+		all = append(all, record.Within(s.reach, "trust_domain", s.args))
 	case p.path != "":
-		all = append(all, below(path))
+		all = append(all, record.Below(path))
 	}
 	return all
-}
-
-// below returns the condition that a row's spiffe_id is the named argument or below it. All IDs below a path lie between
-// "path/" and "path0", because "0" is the byte after "/".
-func below(name string) string {
-	return fmt.Sprintf("(spiffe_id = @%[1]s::text OR (spiffe_id >= @%[1]s::text || '/' AND spiffe_id < @%[1]s::text || '0'))", name)
 }
 
 // conditions returns the conditions of the filters, each in the form that its index needs.
@@ -173,14 +168,14 @@ func (s *search) conditions() []string {
 		sql   string
 	}{
 		{q.SPIFFEID != "", `spiffe_id = @spiffe_id`},
-		{q.SPIFFEIDPrefix != "", below("prefix")},
+		{q.SPIFFEIDPrefix != "", record.Below("prefix")},
 		{q.TrustDomain != "", `trust_domain = @trust_domain`},
 		{q.Scope != "", `scope = @scope`},
 		{q.Task != "", `task = @task`},
 		{q.Decision != "", `decision = @decision`},
-		{q.Status == broker.StatusExpired, `(status = 'expired' OR ` + lapsed + `)`},
+		{q.Status == broker.StatusExpired, `(status = 'expired' OR ` + record.Lapsed + `)`},
 		{q.Status != "" && q.Status != broker.StatusExpired, `status = @status`},
-		{lapsing[q.Status], `NOT ` + lapsed},
+		{lapsing[q.Status], `NOT ` + record.Lapsed},
 		{undecided, `expires_at > now() - interval '1 minute'`},
 		{!q.Since.IsZero(), `time >= @since`},
 		{!q.Until.IsZero(), `time < @until`},
@@ -246,4 +241,12 @@ func unmatchable(q broker.Query) bool {
 		texts = append(texts, name, value)
 	}
 	return record.Unmatchable(texts...)
+}
+
+// orNull returns nil for the zero time.
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
 }

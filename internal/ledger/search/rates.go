@@ -1,4 +1,4 @@
-package ledger
+package search
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -29,18 +30,18 @@ var (
 	mostBehind int64 = 1 << 17
 )
 
-// Rates implements [broker.Stats]. It can take seconds to count an hour, so no caller waits for that. Old counts are kept in
+// Rates is that of [broker.Stats]. It can take seconds to count an hour, so no caller waits for that. Old counts are kept in
 // memory. One goroutine counts what is missing, chunk by chunk, and Rates returns what is known by then.
-func (l *Ledger) Rates(ctx context.Context, q broker.RatesQuery, reach broker.Reach) (broker.Rates, error) {
+func (r *Searcher) Rates(ctx context.Context, q broker.RatesQuery, reach broker.Reach) (broker.Rates, error) {
 	starts := q.Starts()
-	if reachesNothing(reach) || len(starts) == 0 {
+	if record.ReachesNothing(reach) || len(starts) == 0 {
 		return q.Nothing(), nil
 	}
-	t := l.tallies.tally(reach)
+	t := r.tallies.tally(reach)
 	done, first := t.begin(starts[0], q.Until)
 	if first {
 		select {
-		case l.tallying <- t:
+		case r.tallying <- t:
 		default: // too many other reaches are being counted
 			t.end(nil)
 		}
@@ -64,17 +65,17 @@ func (t *tally) fault() error {
 }
 
 // keepTallies counts for callers of Rates, in turn, until ctx ends.
-func (l *Ledger) keepTallies(ctx context.Context) {
-	defer close(l.tallied)
+func (r *Searcher) keepTallies(ctx context.Context) {
+	defer close(r.tallied)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case t := <-l.tallying:
-			more, err := l.countOn(ctx, t)
+		case t := <-r.tallying:
+			more, err := r.countOn(ctx, t)
 			if more && err == nil {
 				select {
-				case l.tallying <- t:
+				case r.tallying <- t:
 					continue
 				default:
 				}
@@ -85,10 +86,10 @@ func (l *Ledger) keepTallies(ctx context.Context) {
 }
 
 // countOn counts the next chunk, and reports whether there is more.
-func (l *Ledger) countOn(ctx context.Context, t *tally) (more bool, err error) {
+func (r *Searcher) countOn(ctx context.Context, t *tally) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tallyTimeout)
 	defer cancel()
-	conn, err := l.poolFor(t.reach).Acquire(ctx)
+	conn, err := r.poolFor(t.reach).Acquire(ctx)
 	if err != nil {
 		return false, postgres.Unavailable("connecting", err)
 	}
@@ -127,7 +128,7 @@ func recordedAt(ctx context.Context, conn *pgxpool.Conn, index int64) (at time.T
 // countChunk counts, by minute, what the entries with these indexes have decided or ended.
 func countChunk(ctx context.Context, conn *pgxpool.Conn, reach broker.Reach, first, beyond int64) (map[int64]broker.Rate, error) {
 	args := pgx.NamedArgs{"first": first, "beyond": beyond}
-	where := within(reach, "trust_domain", args)
+	where := record.Within(reach, "trust_domain", args)
 	rows, err := conn.Query(ctx, `
 		SELECT floor(extract(epoch FROM time) / 60)::bigint AS minute, count(*) FILTER (WHERE decision = 'allow'),
 			count(*) FILTER (WHERE decision = 'deny'), count(*) FILTER (WHERE decision = 'pending'), 0::bigint

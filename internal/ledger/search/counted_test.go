@@ -1,4 +1,4 @@
-package ledger_test
+package search_test
 
 import (
 	"flag"

@@ -1,4 +1,4 @@
-package ledger_test
+package search_test
 
 import (
 	"crypto/sha256"
@@ -15,6 +15,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/search"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/jackc/pgx/v5"
@@ -55,7 +56,7 @@ func TestSearchFilters(t *testing.T) {
 		allowed(because("", nil, func(rec *broker.Record) { rec.Decision.Resource = odd; rec.Intent.KeyID = "old" })), // 7
 		allowed(because("one two", nil, func(rec *broker.Record) { // 8
 			rec.Decision.Scope = &scopes.Scope{Name: "git.read", Authority: scopes.Payment}
-			rec.Decision.Catalogue, rec.Request.User = "sha256:older", bobsUser()
+			rec.Decision.Catalogue, rec.Request.User = "sha256:older", &scopes.User{ID: testkit.Bob.ID, Groups: []string{"dev"}}
 		})),
 	)
 	acme := broker.Reach{TrustDomains: []string{"acme.test"}}
@@ -98,9 +99,9 @@ func TestSearchFilters(t *testing.T) {
 		{"a name", broker.Query{Name: "v-" + login.ID}, []int64{0}, false},
 		{"a name in part", broker.Query{Name: "v-"}, nil, false},
 		{"a group", broker.Query{Group: "oncall"}, []int64{5}, false},
-		{"a person", broker.Query{User: bobVotes.ID}, []int64{8}, false},
-		{"another person", broker.Query{User: bobVotes.ID + "x"}, nil, false},
-		{"a person and more", broker.Query{User: bobVotes.ID, Scope: "git.read", SPIFFEIDPrefix: "spiffe://acme.test/agents"}, []int64{8}, false},
+		{"a person", broker.Query{User: testkit.Bob.ID}, []int64{8}, false},
+		{"another person", broker.Query{User: testkit.Bob.ID + "x"}, nil, false},
+		{"a person and more", broker.Query{User: testkit.Bob.ID, Scope: "git.read", SPIFFEIDPrefix: "spiffe://acme.test/agents"}, []int64{8}, false},
 		{"a code", broker.Query{DecisionCode: "no_permit"}, []int64{4}, false},
 		{"the usual code", broker.Query{DecisionCode: "permitted"}, []int64{8, 7, 3, 2, 0}, true},
 		{"an authority", broker.Query{Authority: "payment"}, []int64{8}, false},
@@ -288,7 +289,7 @@ func TestSearchesAsAuditors(t *testing.T) {
 			t.Errorf("%s: %v", view, err)
 		}
 	}
-	if got := refusedBy(t, conn, `SELECT tidy_terms()`); got != noRight {
+	if got := testkit.RefusedBy(t, conn, `SELECT tidy_terms()`); got != noRight {
 		t.Errorf("tidying: got %q, want %q", got, noRight)
 	}
 	var found string
@@ -307,8 +308,12 @@ func TestSearchesByTermsFindAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	// No trigger ran while the database was filled.
-	if broken := texts(t, testkit.Connect(t, db.AdminURL), `SELECT DISTINCT broken_rule(i) FROM issuances AS i WHERE broken_rule(i) IS NOT NULL`); len(broken) > 0 {
-		t.Fatalf("what it was filled with breaks rules: %q", broken)
+	rules, err := testkit.Connect(t, db.AdminURL).Query(t.Context(), `SELECT DISTINCT broken_rule(i) FROM issuances AS i WHERE broken_rule(i) IS NOT NULL`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if broken, err := pgx.CollectRows(rules, pgx.RowTo[string]); err != nil || len(broken) > 0 {
+		t.Fatalf("what it was filled with breaks rules: %q, %v", broken, err)
 	}
 	l := db.Ledger(t)
 	conn := testkit.Connect(t, db.AdminURL)
@@ -349,7 +354,7 @@ func TestSearchesByTermsFindAll(t *testing.T) {
 			most   int
 			shifts []uint
 		}{{10000, []uint{12, 15, 18}}, {10000, []uint{12}}, {1, []uint{12}}} {
-			ledger.SearchInBlocks(t, by.most, by.shifts...)
+			search.SearchInBlocks(t, by.most, by.shifts...)
 			if got := indexes(t, l, tc.query, acme); !slices.Equal(got, want) {
 				t.Errorf("%+v by %v: got %d, want %d", tc.query, by, len(got), len(want))
 			}

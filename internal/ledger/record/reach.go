@@ -1,4 +1,4 @@
-package ledger
+package record
 
 import (
 	"fmt"
@@ -9,14 +9,15 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-func reachesNothing(r broker.Reach) bool {
+// ReachesNothing reports whether nothing is within a reach.
+func ReachesNothing(r broker.Reach) bool {
 	return r.Subject == "" && len(r.TrustDomains) == 0 && len(r.Within) == 0 && !r.All
 }
 
-// within returns the condition that a row's spiffe_id is within reach, and adds its arguments to args. trustDomain is the
+// Within returns the condition that a row's spiffe_id is within reach, and adds its arguments to args. trustDomain is the
 // expression for the row's trust domain. Each path is a separate condition, since only then is each a range of an index: all
 // IDs below a path lie between "path/" and "path0", because "0" is the byte after "/".
-func within(r broker.Reach, trustDomain string, args pgx.NamedArgs) string {
+func Within(r broker.Reach, trustDomain string, args pgx.NamedArgs) string {
 	var either []string
 	if len(r.TrustDomains) > 0 {
 		args["reach_domains"] = r.TrustDomains
@@ -28,7 +29,7 @@ func within(r broker.Reach, trustDomain string, args pgx.NamedArgs) string {
 		}
 		name := fmt.Sprintf("reach_within_%d", i)
 		args[name] = prefix
-		either = append(either, below(name))
+		either = append(either, Below(name))
 	}
 	limited := len(r.TrustDomains)+len(r.Within) > 0
 	var all []string
@@ -43,4 +44,10 @@ func within(r broker.Reach, trustDomain string, args pgx.NamedArgs) string {
 		return "false"
 	}
 	return strings.Join(append(all, "true"), " AND ")
+}
+
+// Below returns the condition that a row's spiffe_id is the named argument or below it. All IDs below a path lie between
+// "path/" and "path0", because "0" is the byte after "/".
+func Below(name string) string {
+	return fmt.Sprintf("(spiffe_id = @%[1]s::text OR (spiffe_id >= @%[1]s::text || '/' AND spiffe_id < @%[1]s::text || '0'))", name)
 }

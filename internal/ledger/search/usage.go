@@ -1,0 +1,96 @@
+package search
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
+	"github.com/jackc/pgx/v5"
+)
+
+// usageChunk is how many entry indexes one statement counts. That takes some tenths of a second, which is less than a search
+// may take. So searches find a connection between two statements.
+var usageChunk int64 = 1 << 16
+
+// usageWithin bounds all statements of one count together.
+const usageWithin = 20 * time.Second
+
+// scopeRow is the counts of one scope in a chunk.
+type scopeRow struct {
+	Scope                                         string
+	Asked, Granted, Denied, Reported, Used, Calls int64
+	LastUsedAt                                    *time.Time
+}
+
+// ScopeUsage is that of [broker.Usage]. It leaves out names of scopes that did not exist, because callers make them up.
+func (r *Searcher) ScopeUsage(ctx context.Context, q broker.UsageQuery, reach broker.Reach) ([]broker.ScopeUsage, error) {
+	if record.ReachesNothing(reach) || record.Unmatchable(q.TrustDomain) {
+		return nil, nil
+	}
+	counting, cancel := context.WithTimeout(ctx, usageWithin)
+	defer cancel()
+	// Only one count runs at any time, so that searches find connections.
+	select {
+	case r.counting <- struct{}{}:
+		defer func() { <-r.counting }()
+	case <-counting.Done():
+		if err := ctx.Err(); err != nil {
+			return nil, postgres.Unavailable("waiting for a count of uses", err)
+		}
+		return nil, fmt.Errorf("waiting for another count of uses: %w", broker.ErrTooBroad)
+	}
+	all, err := r.countScopes(counting, newSearch(broker.Query{TrustDomain: q.TrustDomain, Since: q.Since, Until: q.Until}, reach))
+	if err != nil && counting.Err() != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("counting uses: %w", broker.ErrTooBroad)
+	}
+	return all, err
+}
+
+func (r *Searcher) countScopes(ctx context.Context, s *search) ([]broker.ScopeUsage, error) {
+	if err := s.bound(ctx, r.audit); err != nil {
+		return nil, searching("bounding a count of uses", err)
+	}
+	where := strings.Join(append(s.conditions(), record.Within(s.reach, "trust_domain", s.args)), " AND ")
+	sums := map[string]broker.ScopeUsage{}
+	for first := s.from; first < s.until; first += usageChunk {
+		s.args["first"], s.args["beyond"] = first, min(first+usageChunk, s.until)
+		rows, err := r.audit.Query(ctx, `
+			SELECT scope, count(*) FILTER (WHERE approves IS NULL) AS asked,
+				count(*) FILTER (WHERE status IN ('issued', 'revoking', 'revoked', 'released', 'expired', 'used')) AS granted,
+				count(*) FILTER (WHERE status IN ('denied', 'rejected')) AS denied,
+				count(calls) AS reported, count(*) FILTER (WHERE calls > 0) AS used, coalesce(sum(calls), 0)::bigint AS calls,
+				max(last_used_at) AS last_used_at
+			FROM issuances LEFT JOIN (
+				SELECT began, calls, last_used_at FROM uses WHERE began >= @first AND began < @beyond) AS u ON began = entry_index
+			WHERE entry_index >= @first AND entry_index < @beyond AND authority <> '' AND `+where+`
+			GROUP BY scope`, s.args)
+		if err != nil {
+			return nil, searching("counting uses", err)
+		}
+		found, err := pgx.CollectRows(rows, pgx.RowToStructByName[scopeRow])
+		if err != nil {
+			return nil, searching("counting uses", err)
+		}
+		for _, row := range found {
+			sums[row.Scope] = row.add(sums[row.Scope])
+		}
+	}
+	return slices.Collect(maps.Values(sums)), nil
+}
+
+// add adds the counts of a chunk to those of the chunks before.
+func (r scopeRow) add(to broker.ScopeUsage) broker.ScopeUsage {
+	to.Scope = r.Scope
+	to.Asked, to.Granted, to.Denied = to.Asked+r.Asked, to.Granted+r.Granted, to.Denied+r.Denied
+	to.Reported, to.Used, to.Calls = to.Reported+r.Reported, to.Used+r.Used, to.Calls+r.Calls
+	if last := record.Instant(r.LastUsedAt); last.After(to.LastUsed) {
+		to.LastUsed = last
+	}
+	return to
+}
