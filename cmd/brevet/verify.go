@@ -12,7 +12,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/brevet-dev/brevet/internal/audit"
-	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/snapshot"
 	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
@@ -153,7 +153,7 @@ func openLedger(ctx context.Context, urlFile string) (items audit.Items, done fu
 	if err != nil {
 		return nil, nil, fmt.Errorf("--database-url-file: %w", err)
 	}
-	s, err := ledger.OpenSnapshot(ctx, databaseURL)
+	s, err := snapshot.Open(ctx, databaseURL)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
-	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/snapshot"
 	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
@@ -238,12 +238,12 @@ func TestAForgedEntryMintsNothing(t *testing.T) {
 
 func findings(t *testing.T, s *testkit.Stack) []audit.Finding {
 	t.Helper()
-	snapshot, err := ledger.OpenSnapshot(t.Context(), s.DB.AdminURL)
+	whole, err := snapshot.Open(t.Context(), s.DB.AdminURL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer snapshot.Close(t.Context())
-	report, err := audit.Verify(t.Context(), snapshot.Items(t.Context()), audit.Config{})
+	defer whole.Close(t.Context())
+	report, err := audit.Verify(t.Context(), whole.Items(t.Context()), audit.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

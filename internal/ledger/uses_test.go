@@ -11,6 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/snapshot"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
 	gocmp "github.com/google/go-cmp/cmp"
@@ -226,7 +227,7 @@ func verifyWith(t *testing.T, db *testkit.DB, body string) audit.Report {
 		FROM head`, body); err != nil {
 		t.Fatal(err)
 	}
-	report, err := audit.Verify(t.Context(), ledger.SnapshotOf(tx).Items(t.Context()), audit.Config{})
+	report, err := audit.Verify(t.Context(), snapshot.Of(tx).Items(t.Context()), audit.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/audit"
-	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/snapshot"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -44,12 +44,12 @@ func (db *DB) Check(t testing.TB) {
 // CheckLedger verifies a ledger as an auditor without its keys would, and reports each finding as a test error.
 func CheckLedger(t testing.TB, adminURL string) {
 	t.Helper()
-	snapshot, err := ledger.OpenSnapshot(t.Context(), adminURL)
+	whole, err := snapshot.Open(t.Context(), adminURL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer snapshot.Close(t.Context())
-	report, err := audit.Verify(t.Context(), snapshot.Items(t.Context()), audit.Config{})
+	defer whole.Close(t.Context())
+	report, err := audit.Verify(t.Context(), whole.Items(t.Context()), audit.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

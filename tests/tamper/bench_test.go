@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/audit"
-	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/snapshot"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"golang.org/x/mod/sumdb/note"
 )
@@ -36,7 +36,7 @@ func BenchmarkVerify(b *testing.B) {
 				fmt.Fprintf(os.Stderr, "%d of %d\n", done, of)
 			}
 		}
-		report, err := audit.Verify(b.Context(), ledger.SnapshotOf(tx).Items(b.Context()), cfg)
+		report, err := audit.Verify(b.Context(), snapshot.Of(tx).Items(b.Context()), cfg)
 		if err != nil || !report.Whole() || report.Sealed < *entries {
 			b.Fatalf("got %s and %v", told(report.Findings), err)
 		}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/audit"
-	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/snapshot"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/mod/sumdb/note"
 )
@@ -88,7 +88,7 @@ func (w *world) try(ctx context.Context, one tampering) (problem string) {
 	if one.keeps != nil {
 		cfg.Trusted = one.keeps(w)
 	}
-	report, err := audit.Verify(ctx, ledger.SnapshotOf(tx).Items(ctx), cfg)
+	report, err := audit.Verify(ctx, snapshot.Of(tx).Items(ctx), cfg)
 	if err != nil {
 		return err.Error()
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/ledger/snapshot"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
@@ -131,7 +132,7 @@ func (w *world) items() (all []audit.Item) {
 		w.t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(w.t.Context()) }()
-	for item, err := range ledger.SnapshotOf(tx).Items(w.t.Context()) {
+	for item, err := range snapshot.Of(tx).Items(w.t.Context()) {
 		if err != nil {
 			w.t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/ledger/retention"
+	"github.com/brevet-dev/brevet/internal/ledger/snapshot"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/google/uuid"
@@ -87,7 +88,7 @@ func pruned(t *testing.T, r *retention.Pruner) (all []retention.Dropped) {
 // holds verifies a ledger with its key, and returns the report, which says what was pruned.
 func holds(t *testing.T, db *testkit.DB, n notary, kept ...audit.Checkpoint) audit.Report {
 	t.Helper()
-	s, err := ledger.OpenSnapshot(t.Context(), db.AuditorURL)
+	s, err := snapshot.Open(t.Context(), db.AuditorURL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +332,7 @@ func TestDropWaitsForReaders(t *testing.T) {
 	start := moment()
 	db, l, n := aged(t, nil)
 	sealed(t, l, n)
-	reader, err := ledger.OpenSnapshot(t.Context(), db.AuditorURL)
+	reader, err := snapshot.Open(t.Context(), db.AuditorURL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,8 @@
-package ledger
+// Package snapshot reads a whole ledger as it was at one moment, for audit.Verify: entries, tiles, checkpoints and the tables of
+// the current state.
+//
+// The package must never leave out a row, or correct one: what it reads may have been changed by the owner of the database.
+package snapshot
 
 import (
 	"context"
@@ -18,9 +22,9 @@ type Snapshot struct {
 	tx   pgx.Tx
 }
 
-// OpenSnapshot connects with a login that may read the ledger, for example one of the role brevet_auditor. A standby will
+// Open connects with a login that may read the ledger, for example one of the role brevet_auditor. A standby will
 // do.
-func OpenSnapshot(ctx context.Context, databaseURL string) (*Snapshot, error) {
+func Open(ctx context.Context, databaseURL string) (*Snapshot, error) {
 	pc, err := migrations.ParseURL(databaseURL)
 	if err != nil {
 		return nil, err
@@ -43,8 +47,8 @@ func OpenSnapshot(ctx context.Context, databaseURL string) (*Snapshot, error) {
 	return &Snapshot{conn, tx}, nil
 }
 
-// SnapshotOf reads in a transaction, which should be REPEATABLE READ. The caller ends the transaction.
-func SnapshotOf(tx pgx.Tx) *Snapshot { return &Snapshot{tx: tx} }
+// Of reads in a transaction, which should be REPEATABLE READ. The caller ends the transaction.
+func Of(tx pgx.Tx) *Snapshot { return &Snapshot{tx: tx} }
 
 // Close ends the snapshot.
 func (s *Snapshot) Close(ctx context.Context) {
