@@ -155,7 +155,7 @@ func (e *endpoint) notOlder(next *spiffebundle.Bundle) error {
 	return nil
 }
 
-// refreshAfter bounds the bundle's refresh hint, so that a hint can make Brevet neither overload a server nor stop refreshing.
+// refreshAfter bounds the bundle's refresh hint, so that no hint makes Brevet overload a server or stop refreshing.
 func refreshAfter(b *spiffebundle.Bundle) time.Duration {
 	hint, ok := b.RefreshHint()
 	if !ok {

@@ -20,8 +20,8 @@ import (
 // A jti is neither required nor remembered: workloads use one cached SVID many times. Mutual TLS and DPoP protect against replay.
 func (a *Attestor) JWT(token string) (Identity, error) { return a.jwt(token, a.audience) }
 
-// ActorAudience returns the audience of the JWT-SVID by which a workload consents to receive a token that another workload hands
-// down to it. It is a separate audience, so that the holder of such an SVID cannot call as that workload.
+// ActorAudience returns the audience of an actor's JWT-SVID. With such an SVID, a workload agrees to receive a token that another
+// workload delegates to it. The audience is a separate one, so that a holder of the SVID cannot call as that workload.
 func ActorAudience(issuer string) string { return issuer + "/actor" }
 
 // Actor is like JWT, for an SVID with the audience ActorAudience. Such an SVID proves nothing anywhere else.
@@ -48,7 +48,7 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	// This comes after all checks that need no knowledge of the trust domains, so that their results reveal nothing about those.
+	// All checks before this one ignore which trust domains are accepted, so their errors reveal nothing about that.
 	if err := a.acceptDomain(id); err != nil {
 		return Identity{}, err
 	}
