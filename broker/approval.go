@@ -22,8 +22,8 @@ const RedeemGrace = time.Minute
 // flooded. The schema holds the same number and enforces it. A sandbox over the limit is asked to retry after WaitingRetry.
 var WaitingLimit = scopes.Limit{Per: scopes.PerSandbox, Live: 20}
 
-// AskingLimit is how many requests of one sandbox may start to wait for approval, of any scope, even if they are withdrawn
-// quickly: people are notified of each. Requests that an earlier approval covers do not count.
+// AskingLimit is how many requests of one sandbox may start to wait for approval per hour, over all scopes. Withdrawn requests
+// count too, because people are notified of each request. Requests that an earlier approval covers do not count.
 var AskingLimit = scopes.Limit{Per: scopes.PerSandbox, Count: 60, Window: time.Hour}
 
 // WaitingRetry is an estimate: the real delay depends on people.
@@ -219,7 +219,7 @@ func shownIn(canonical string) (s shown, ok bool) {
 	return s, ok
 }
 
-// standing counts the distinct people who approved for the whole task and are entitled to. It returns 0 if anybody denied.
+// standing counts the distinct people who approved for the whole task and may approve. It returns 0 if anybody denied.
 func (e ApprovalPolicy) standing(c *ApprovalRequest) int {
 	forTask := *c
 	forTask.VotesCast = nil

@@ -82,9 +82,9 @@ type CatalogueVerdict struct {
 	Reason  string
 }
 
-// ApplyCatalogue replaces the catalogue base, or proposes to if a second admin must approve. It returns scopes.Problems if the
-// catalogue is invalid, and ErrOtherCatalogue if the base is not in force. Once a catalogue is applied, no replica issues
-// anything by another one. Applying the catalogue in force changes nothing.
+// ApplyCatalogue replaces the catalogue base. If a second admin must approve, it only proposes the change. It returns
+// scopes.Problems if the catalogue is invalid, and ErrOtherCatalogue if the base is not in force. Once a catalogue is applied, no
+// replica issues anything by another one. Applying the catalogue in force changes nothing.
 func (b *Broker) ApplyCatalogue(ctx context.Context, order CatalogueOrder) (CatalogueChange, []string, error) {
 	catalogue, err := scopes.Load(order.Files)
 	if err == nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// Passage is a call that a gateway holds until Brevet allows it or not. The token is for an audience of the gateway. If the token
-// is bound to a key, the caller has proved this key.
+// Passage is a call that a gateway holds until Brevet decides whether it may pass. The token is for an audience of the gateway.
+// If the token is bound to a key, the caller has proved that it holds this key.
 type Passage struct {
 	PresentedToken
 	Call scopes.Call
 	// Proof is the verified DPoP proof of the call. It is zero if the caller sent none. Allowing the call uses it up.
 	Proof dpop.Proof
-	// By is the gateway. Allowing a call spends a one-shot token.
+	// By is the gateway. If Brevet allows the call and the token is one-shot, it records that the gateway has used the token.
 	By attest.Identity
 }
 

@@ -152,8 +152,8 @@ func (b *Broker) reread(ctx context.Context, h LiveCredential) (LiveCredential, 
 	return h, nil
 }
 
-// stopOf returns the first outcome on the way to a record's end, and whether there is one to record. A credential that others
-// accept offline cannot be taken back, so its record is final at once.
+// stopOf returns the first outcome to record when a credential is ended, and whether there is one. Nobody can take back a
+// credential that others accept offline, so its record gets its last status at once.
 func (b *Broker) stopOf(h LiveCredential, e ending) (Outcome, bool) {
 	out := Outcome{ID: h.ID, Time: b.cfg.Now(), Status: StatusRevoking, Detail: e.cause, Actor: e.actor, Term: e.term}
 	switch {

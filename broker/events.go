@@ -29,7 +29,7 @@ type EventKind string
 const (
 	EventWaiting EventKind = "waiting" // a request started to wait, or received a break-glass vote while it waits
 	EventDecided EventKind = "decided" // a request no longer waits
-	EventCurrent EventKind = "current" // all known requests were sent; sent again when the list becomes or stops being incomplete
+	EventCurrent EventKind = "current" // all known requests were sent; sent again when More changes
 )
 
 // Event is a change in what waits for a person.

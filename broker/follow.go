@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// mostFollowing limits the callers that follow the record on a replica, and mostListeningEach how often one caller does. Each of
-// them queries the store about once a second.
+// mostFollowing is how many followers a replica has at most, and mostListeningEach how many of them may be the same caller. Each
+// follower queries the store about once a second.
 const mostFollowing = 100
 
 // followers counts the callers that follow the record on this replica.

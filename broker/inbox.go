@@ -9,9 +9,9 @@ import (
 	"github.com/brevet-dev/brevet/internal/people"
 )
 
-// GroupKey is equal for requests of neighboring sandboxes that ask for the same thing. Everything that people are shown of them
-// is equal, except for the sandbox's name, the task, the times and the keys. GroupKey is a full SHA-256, because sandboxes choose
-// what they ask for: a sandbox that found a collision would get one request approved with another (T7).
+// GroupKey is equal for requests of neighboring sandboxes that ask for the same thing. What approvers see of these requests
+// differs only in the sandbox's name, the task, the times and the keys. GroupKey is a full SHA-256, because sandboxes choose what
+// they ask for: a sandbox that found a collision would get one request approved with another (T7).
 func (c *ApprovalRequest) GroupKey() string {
 	var s struct {
 		shown

@@ -36,8 +36,8 @@ func (b *Broker) catalogue() *scopes.Catalogue {
 // Scopes returns the scopes of the catalogue that this replica decides by.
 func (b *Broker) Scopes() []*scopes.Scope { return b.catalogue().Scopes() }
 
-// reload loads the catalogue in force, unless this replica already has a different one than the caller does. than is the digest
-// of the caller's catalogue.
+// reload loads the catalogue in force. than is the digest of the catalogue that the caller used. If this replica no longer uses
+// that catalogue, another caller has already reloaded, and reload does nothing.
 func (b *Broker) reload(ctx context.Context, than string) error {
 	b.inForce.mu.Lock()
 	defer b.inForce.mu.Unlock()
@@ -70,8 +70,8 @@ func loadKept(ctx context.Context, store Catalogues, digest string) (*scopes.Cat
 	return catalogue, nil
 }
 
-// keptFiles reads the files of a catalogue from the store and checks them against the digest. So nobody is shown other files, or
-// decides by them.
+// keptFiles reads the files of a catalogue from the store and checks them against the digest. So Brevet neither shows nor uses
+// files that differ from that catalogue.
 func keptFiles(ctx context.Context, store Catalogues, digest string) ([]scopes.File, error) {
 	files, err := store.CatalogueFiles(ctx, digest)
 	if err != nil {

@@ -17,7 +17,7 @@ func subjectOf(who attest.Identity) scopes.Subject {
 	return scopes.Subject{ID: who.ID(), Expires: who.Expires(), Bound: who.Kind() == attest.KindX509}
 }
 
-// asking returns the subject of a decision, with everything else that the request has proved.
+// asking returns the subject of a decision: the workload, whether it has proved a DPoP key, and the person that it acts for.
 func asking(who attest.Identity, req Request) scopes.Subject {
 	s := subjectOf(who)
 	s.Proved, s.User = req.JKT != "", req.User

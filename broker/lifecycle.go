@@ -135,7 +135,7 @@ func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
 		} else if !errors.Is(err, ErrNotFound) || ctx.Err() != nil {
 			return fmt.Errorf("recording the end of a quarantine: %w", err)
 		}
-		// Somebody else has lifted this quarantine. If a new one is in force, fulfil has not carried it out yet.
+		// Somebody else has lifted this quarantine. Try again: there may be a new one, which fulfil has not carried out yet.
 	}
 }
 
@@ -199,8 +199,8 @@ func (b *Broker) command(kind string, actor *Actor, target Selector, reason stri
 	return Command{ID: id.String(), Time: b.cfg.Now().UTC(), Kind: kind, Actor: actor, Target: target, Reason: reason}, nil
 }
 
-// carryOut ends what a recorded command affects. If this replica dies, the sweeper continues with tasks and quarantines, which
-// stay in force. A revocation then returns no response, so the caller knows that it must repeat it.
+// carryOut ends what a recorded command affects. If this replica dies, the sweeper finishes ends of tasks and quarantines,
+// because these stay in force. Nobody finishes a revocation: its caller gets no response, and has to repeat it.
 func (b *Broker) carryOut(ctx context.Context, cmd Command, reach Reach, cause string) (Receipt, error) {
 	e := ending{cause: cause}
 	if cmd.Actor != nil {

@@ -16,7 +16,7 @@ const (
 	NoticeUnrevoked NoticeKind = "credential.unrevoked" // a credential should be dead, but may not be
 )
 
-// NoticeLease is how long one Outbox has a subscriber for itself, counted from its last call.
+// NoticeLease is how long an Outbox serves a subscriber alone, counted from the last call of that Outbox.
 const NoticeLease = 30 * time.Second
 
 // Notice is a message to an external system. It contains no secret, and no free text of a sandbox.

@@ -72,8 +72,8 @@ type Registration struct {
 
 // AddPasskey registers a passkey for a person. A session alone is not enough: one of the person's passkeys must sign, or, if
 // there is none yet, the login must be recent. Errors are ErrNoPasskeys, ErrPasskeyName, ErrTooManyPasskeys, ErrOldLogin,
-// ErrNotVouched and ErrNotRegistered. ErrNotRegistered means that the response does not answer this challenge on a page of the
-// site with an authenticator that verified its user, or that the passkey was registered before.
+// ErrNotVouched and ErrNotRegistered. ErrNotRegistered means that the passkey was registered before, or that the response is
+// invalid. A valid response answers this challenge, on a page of the site, and its authenticator has verified the user.
 func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registration) (Passkey, error) {
 	if !b.cfg.RelyingParty.Configured() {
 		return Passkey{}, ErrNoPasskeys
@@ -110,7 +110,7 @@ func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registrati
 	return p, nil
 }
 
-// mayAdd returns nil if a person may add a passkey, and proves this by more than a session.
+// mayAdd returns nil if a person may add a passkey. A session alone is not enough: see AddPasskey.
 func (b *Broker) mayAdd(ctx context.Context, who people.Person, r Registration) error {
 	has, err := b.Passkeys(ctx, who)
 	switch {
@@ -170,7 +170,7 @@ func (b *Broker) RemovePasskey(ctx context.Context, who people.Person, id string
 	return nil
 }
 
-// NeedsPasskey reports whether an approval of the request must be signed by a passkey, as people were shown.
+// NeedsPasskey reports whether an approval of the request must be signed by a passkey. It goes by what people were shown.
 func (c *ApprovalRequest) NeedsPasskey() bool {
 	s, ok := shownIn(c.Canonical)
 	return ok && s.Passkey == scopes.PasskeyRequired
@@ -229,7 +229,7 @@ func (e ApprovalPolicy) signed(v Vote, c *ApprovalRequest) error {
 	return nil
 }
 
-// signedBefore is signed for a vote that was cast on an earlier request for the same thing and covers the task.
+// signedBefore is the variant of signed for a vote on an earlier request for the same thing, if that vote covers the task.
 func (e ApprovalPolicy) signedBefore(v Vote, c *ApprovalRequest) error {
 	if c.of == nil || c.of.ID != c.Remembered || c.of.Remembered != "" || !sameAsk(c.of.Canonical, c.Canonical) {
 		return ErrPasskey

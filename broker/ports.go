@@ -39,8 +39,8 @@ type Ledger interface {
 
 // EventFeed lets callers follow the record as it grows. Errors are as for Ledger.
 type EventFeed interface {
-	// Changes returns the matching records within reach that the entries since an index concern. A negative index starts at the
-	// end of the ledger.
+	// Changes returns the matching records within reach that have changed since an index. A negative index starts at the end of
+	// the ledger.
 	Changes(ctx context.Context, q Query, reach Reach, from int64) (Changes, error)
 	// Timeline returns the entries about a task or a request, in order. It returns ErrNotFound if none of them is within reach.
 	Timeline(ctx context.Context, of TimelineQuery, reach Reach) ([]Happening, error)

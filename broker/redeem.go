@@ -24,8 +24,8 @@ type VoteCast struct {
 	Assertion []byte
 }
 
-// mostOvertaken limits how often a vote is retried because another vote was faster. Each of those brings the request closer to
-// its end.
+// mostOvertaken limits how often a vote is retried because another vote was faster. Each faster vote brings the request closer to
+// a decision.
 const mostOvertaken = 32
 
 // Vote casts a person's vote and returns the request as it then is. It returns ErrDecided if the request is already decided,
@@ -91,7 +91,7 @@ func (b *Broker) recordVote(ctx context.Context, c *ApprovalRequest, v Vote) err
 	return nil
 }
 
-// remembers reports whether the scope lets an approval of this request cover the task, as people were shown.
+// remembers reports whether the scope lets an approval of this request cover the task. It goes by what people were shown.
 func remembers(c *ApprovalRequest) bool {
 	s, ok := shownIn(c.Canonical)
 	return ok && s.Remember == scopes.RememberTask
@@ -343,8 +343,8 @@ func (b *Broker) prepareApproved(catalogue *scopes.Catalogue, who attest.Identit
 	return rec, key, err
 }
 
-// userThen returns the person that the sandbox acted for when it asked. The person's ID token may have expired since: it has
-// limited the TTL that people were shown, and still limits it.
+// userThen returns the person that the sandbox acted for when it asked. The person's ID token may have expired since. If it
+// limited the TTL that people were shown, that TTL remains the limit.
 func userThen(c *ApprovalRequest, now time.Time) *scopes.User {
 	if c.User == nil {
 		return nil

@@ -13,7 +13,7 @@ type LedgerStatus struct {
 	Entries, Bytes int64
 	// Unrevoked is the number of credentials that should be dead but may not be.
 	Unrevoked int64
-	// Sweeper is the leadership for the sweep, and Witnesses that for having checkpoints witnessed.
+	// Sweeper is the leadership for the sweep. Witnesses is the leadership for sending checkpoints to witnesses.
 	Sweeper, Witnesses Leadership
 	// Checkpoint is the latest one. It is zero if there is none.
 	Checkpoint Checkpoint
@@ -42,7 +42,8 @@ type Cosigned struct {
 	Checkpoint
 }
 
-// A revocation counts as unrevoked after UnrevokedAfter, and a mint whose response is missing after UnknownAfter.
+// A credential counts as unrevoked if its revocation takes longer than UnrevokedAfter, or if the response to its mint has been
+// missing for longer than UnknownAfter.
 const (
 	UnrevokedAfter = alarmAfter
 	UnknownAfter   = abandoned + alarmAfter

@@ -22,8 +22,8 @@ import (
 const (
 	// listPlaces is how many tokens a status list has room for. listOpen is how long it takes new ones.
 	listPlaces, listOpen = 1 << 13, time.Hour
-	// StatusListTTL is how long a verifier uses a list before it fetches a newer one. A cache may have kept the list for as
-	// long, and the broker may have signed it that long before. So a list expires after listLife.
+	// StatusListTTL is how long a verifier uses a list before it fetches a newer one. The broker serves a signed list for as
+	// long, and a cache may then keep it for as long again. So a list expires after listLife.
 	StatusListTTL, listLife = 20 * time.Second, 3 * StatusListTTL
 	// listPause is how long a list is served without reading it again.
 	listPause = time.Second
@@ -109,8 +109,8 @@ type StatusList struct {
 	Tag   string // differs for different Tokens
 }
 
-// lists caches the lists that this replica has served. It reads one cached list at a time, so that lookups of lists cannot keep
-// lookups of tokens from the store. It also reads one uncached list at a time, so that made-up IDs do not delay known lists.
+// lists caches the lists that this replica has served. It reads one cached list at a time, so that the store always has capacity
+// for lookups of tokens. It also reads one uncached list at a time, so that made-up IDs do not delay known lists.
 type lists struct {
 	turn    chan struct{}
 	search  chan struct{}

@@ -140,7 +140,8 @@ func (s *sweeper) finish(ctx context.Context) error {
 	return nil
 }
 
-// ordered reports whether an order ends the record, and nobody carried it out: a task's end, a quarantine, a denial or the parent's end.
+// ordered reports whether a record should have ended, but nobody has ended it yet: because its task or its parent has ended, or
+// because of a quarantine or a denial.
 func ordered(h LiveCredential) bool { return h.Status == StatusIssued && h.Detail != "" }
 
 func unrevoked(held []LiveCredential, now time.Time) int {
@@ -286,7 +287,7 @@ func (s *sweeper) reconcile(ctx context.Context) error {
 	return s.election.Prune(ctx)
 }
 
-// inspect calls look for each record that should be alive in Vault, in order of ID, after the given ID.
+// inspect passes each record that should be alive in Vault to the function look, in order of ID. It starts after the given ID.
 func (s *sweeper) inspect(ctx context.Context, after string, look func(LiveCredential)) error {
 	for page := (LivePage{After: after, Limit: endPage, Leased: true}); ; {
 		held, err := s.cfg.Live.Live(ctx, Selector{}, Reach{All: true}, page)

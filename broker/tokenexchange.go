@@ -90,8 +90,8 @@ func (b *Broker) userOf(ctx context.Context, t token.Claims) (*scopes.User, erro
 	return parent.User, nil
 }
 
-// check returns *Unfit unless who may delegate the token. A token that is bound to a key cannot be delegated, because the new
-// token would not be bound to it. A one-shot token cannot either, because its single call cannot be shared.
+// check returns *Unfit if the caller may not delegate the token. A token that is bound to a key cannot be delegated, because the
+// new token would not be bound to it. A one-shot token cannot either, because its single call cannot be shared.
 func (h TokenExchange) check(who attest.Identity) error {
 	t := h.Token
 	switch {
@@ -118,8 +118,8 @@ func expectationOf(t token.Claims) Expectation {
 	return e
 }
 
-// narrowed limits a decision to the lifetime of the parent token. It denies what would need approval: people would approve on
-// behalf of another sandbox.
+// narrowed limits a decision to the lifetime of the parent token. It denies a request that needs approval: the sub-agent must ask
+// for that itself.
 func narrowed(d scopes.Decision, parent token.Claims, now time.Time) (scopes.Decision, error) {
 	if d.Outcome == scopes.Pending {
 		d.Outcome, d.Reason, d.Approval = scopes.Deny, scopes.ReasonApprovalRequired, nil
