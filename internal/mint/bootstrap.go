@@ -36,9 +36,9 @@ type Bootstrap struct {
 // Login holds the role id and the secret id of an AppRole.
 type Login struct{ RoleID, SecretID string }
 
-// Run enables Transit and AppRole if they are missing. It creates one key for credentials and one for the ledger's checkpoints,
-// neither of which can leave Vault, a role that may use them, the token role, and the policies of scopes. It may be run again: an
-// existing key stays, and the secret id is always a new one.
+// Run enables Transit and AppRole if they are missing. It creates a key for credentials and a key for the ledger's checkpoints;
+// neither can leave Vault. It also creates the AppRole that may use them, the token role, and the policies of scopes. It may be
+// run again: it keeps existing keys, and always creates a new secret id.
 func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	b.TokenRole, b.MaxTTL = cmp.Or(b.TokenRole, defaultTokenRole), cmp.Or(b.MaxTTL, longestGrant)
 	if err := b.check(); err != nil {

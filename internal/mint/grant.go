@@ -62,7 +62,8 @@ type wrapped struct {
 	lease  broker.VaultLease
 	// unseen means that Vault may have made something whose lease is unknown.
 	unseen bool
-	// whole means that the token lives to the end without renewal. short means that the lease has to be renewed with the token.
+	// whole means that the token lives until the credential expires, without renewal. short means that Renew has to renew the
+	// lease too.
 	whole, short bool
 	mintedSecret
 }
@@ -122,7 +123,7 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 	return answer.Auth, checkWrapper(answer.Auth, intent.Grant.Policy, ttl, uses)
 }
 
-// checkWrapper checks a new token against the order (I7).
+// checkWrapper checks a new token against the order (I7 in SECURITY.md).
 func checkWrapper(auth *api.SecretAuth, policy string, ttl, uses int) error {
 	only := []string{policy}
 	switch {
@@ -320,7 +321,7 @@ type mintedSecret struct {
 	digest [32]byte
 }
 
-// decode takes a credential out of Vault's answer and checks it against the intent (I7).
+// decode takes a credential out of Vault's answer and checks it against the intent (I7 in SECURITY.md).
 func decode(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	switch leased := answer.LeaseID != ""; {
 	case leased && !ofOrder(intent, answer):
@@ -437,8 +438,8 @@ func anyOf(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	return handOver(object, name, digest)
 }
 
-// digestOf returns the digest of the secret member, which is what a finder would hold. Without a known member it is the digest of
-// the whole data.
+// digestOf returns the digest of the secret member, so that somebody who finds the secret can look it up. If no known member is
+// present, it returns the digest of the whole data.
 func digestOf(data map[string]any) [32]byte {
 	text := firstText(data, "password", "secret_key", "client_secret", "private_key_data", "private_key", "token")
 	if text == "" {

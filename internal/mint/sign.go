@@ -196,8 +196,8 @@ func (s *signings) take() []*toSign {
 	return batch
 }
 
-// signInput is one text to sign; JSON encodes it in base64. For an algorithm that hashes the text anyway it is the digest,
-// because Vault reads and checks its input several times. Ed25519 signs the text itself.
+// signInput is one text to sign; JSON encodes it in base64. For ES256, Input is the SHA-256 of the text: Vault reads and checks
+// its input several times, so a short input saves time. Ed25519 signs the text itself.
 type signInput struct {
 	Input []byte `json:"input"`
 }

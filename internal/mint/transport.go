@@ -25,8 +25,8 @@ const (
 	mostMessages   = 3
 )
 
-// guard lets an answer through only if it is a 200 of bounded size, or a 204 from one of the silent paths. The Vault client would
-// take a 3xx with a body for a success, and a 404 with data too.
+// guard lets an answer through only if it is a 200 of bounded size, or a 204 from one of the silent paths. The Vault client
+// treats a 3xx with a body, and a 404 with data, as a success.
 type guard struct {
 	next http.RoundTripper
 }
@@ -54,7 +54,7 @@ func mayBeSilent(path string) bool {
 }
 
 // once keeps Go's transport from sending a request again by itself. The transport does so with a GET whose connection ends before
-// the answer. In Vault a GET creates logins, so a lost answer must never cause a second one.
+// the answer. In Vault a GET can create a database login, so a lost answer must never cause a second GET.
 func once(req *http.Request) *http.Request {
 	if req.Body != nil && req.Body != http.NoBody {
 		return req // a request with a body is never repeated once it was sent
