@@ -4,7 +4,7 @@ import "net/http"
 
 // causes explains why a caller was not authenticated, by the code in the record. Each text is fixed. It says what is wrong with
 // the proof, which the caller can check too, and nothing about what the server trusts.
-var causes = map[string]string{ //nolint:gosec // texts about credentials, and none of them
+var causes = map[string]string{ //nolint:gosec // the texts are about credentials, and contain none
 	"no_identity":             "The request has neither a client certificate nor a bearer token.",
 	"authorization_malformed": "The Authorization header must hold exactly one bearer token.",
 	"svid_malformed":          "The SVID cannot be parsed.",
@@ -32,9 +32,9 @@ var causes = map[string]string{ //nolint:gosec // texts about credentials, and n
 	"id_token_signature":      "The signature of the ID token does not match the keys of the OpenID provider.",
 }
 
-// causeOf returns the cause that the caller is told for a recorded code, or "" if it is told none. Only the record distinguishes
-// unknown trust domains from unknown keys: otherwise strangers, who can put any name into a token, could find out which trust
-// domains are accepted.
+// causeOf returns the cause that the response gives for a recorded code. It returns "" if the response gives no cause. Only the
+// record distinguishes unknown trust domains from unknown keys: otherwise strangers, who can put any name into a token, could
+// find out which trust domains are accepted.
 func causeOf(detail string) string {
 	switch detail {
 	case "unknown_trust_domain", "svid_authority":

@@ -138,7 +138,7 @@ var answers = []answer{
 	},
 	{
 		broker.ErrNotEligible, CodeNotEligible, http.StatusForbidden, "Not eligible to vote",
-		"Only members of the group that approval names, or of the break-glass group, may vote in this way. Your login does not show that membership. Your vote was not counted. If you joined the group recently, log in again.",
+		"Only the approver group may approve this request, only the break-glass group may break glass, and both may deny. Your login does not show the membership that your vote needs. Your vote was not counted. If you joined the group recently, log in again.",
 	},
 	{
 		broker.ErrPasskey, CodePasskeyRequired, http.StatusForbidden, "Passkey required",
@@ -162,7 +162,7 @@ var answers = []answer{
 	},
 	{
 		broker.ErrNotRemembered, CodeInvalidRequest, http.StatusUnprocessableEntity, "Approval cannot cover the task",
-		"The scope does not allow an approval to cover later requests of the task, so covers must be request. Your vote was not counted. Vote on this request alone.",
+		"The scope does not allow an approval to cover later requests of the task, so the only valid value of covers is request. Your vote was not counted. Vote on this request alone.",
 	},
 	{
 		broker.ErrNoNote, CodeInvalidRequest, http.StatusUnprocessableEntity, "Note required",
@@ -218,7 +218,7 @@ var answers = []answer{
 	},
 	{
 		errInvalid, CodeInvalidRequest, http.StatusUnprocessableEntity, "Invalid request",
-		"A member of the body has an invalid type or value; field names it. No decision was made. Correct the member and retry.",
+		"A member of the body has an invalid type or value: see field in this problem. No decision was made. Correct the member and retry.",
 	},
 	{
 		broker.ErrIdempotencyMismatch, CodeIdempotencyMismatch, http.StatusUnprocessableEntity, "Idempotency key already used",
@@ -234,7 +234,7 @@ var answers = []answer{
 	},
 	{
 		errBusy, CodeOverloaded, http.StatusServiceUnavailable, "Server overloaded",
-		"This replica creates as many credentials at a time as it can. No decision was made and nothing was recorded. Retry after the time in Retry-After, with the same Idempotency-Key if you sent one.",
+		"This replica is already creating as many credentials as it can at one time. No decision was made and nothing was recorded. Retry after the time in Retry-After, with the same Idempotency-Key if you sent one.",
 	},
 	{
 		errTooMany, CodeRateLimited, http.StatusTooManyRequests, "Too many concurrent requests",
