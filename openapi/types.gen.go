@@ -1217,7 +1217,7 @@ type LogReceiptEntry struct {
 	Proof []Hash `json:"proof"`
 }
 
-// NarrowestAsk The widest request, within the denied one, that policy would allow.
+// NarrowestAsk The request closest to the denied one that policy would allow. It never asks for more than the denied one.
 type NarrowestAsk struct {
 	// Params The parameters of the scope, by name. The catalogue defines them and the values that they accept.
 	//
@@ -1229,8 +1229,8 @@ type NarrowestAsk struct {
 	TTL int64 `json:"ttl,omitempty,omitzero"`
 }
 
-// OAuthError An OAuth error (RFC 6749, 5.2). `problem` has what the rest of the API would answer: the policies that
-// decided, a request that would pass, and who could approve.
+// OAuthError An OAuth error (RFC 6749, 5.2). `problem` is the problem document that the other endpoints would return: the
+// policies that decided, a request that would pass, and who could approve.
 type OAuthError struct {
 	// AuthReqID For `authorization_pending` and `slow_down`: the id of the request that people decide on.
 	AuthReqID        string         `json:"auth_req_id,omitempty,omitzero"`
@@ -1347,7 +1347,7 @@ type Problem struct {
 	// Instance Identifies this one error. It contains the request id.
 	Instance string `json:"instance,omitempty,omitzero"`
 
-	// Narrowest The widest request, within the denied one, that policy would allow.
+	// Narrowest The request closest to the denied one that policy would allow. It never asks for more than the denied one.
 	Narrowest NarrowestAsk `json:"narrowest,omitempty,omitzero"`
 
 	// Policies The ids of the policies that decided.
