@@ -75,58 +75,6 @@ func newRecord(id string, who attest.Identity, req Request, d scopes.Decision, n
 	return rec, nil
 }
 
-// grantIntent returns the intent for a credential that Vault makes.
-func grantIntent(rec Record) *Intent {
-	return &Intent{
-		ID: rec.ID, Expires: rec.Expires, Kind: rec.Decision.Scope.Credential.Kind, Grant: rec.Decision.Grant,
-	}
-}
-
-// jwtIntent fixes every byte of the token except its signature.
-func jwtIntent(issuer string, rec Record, key Key, in place) (*Intent, error) {
-	scope := rec.Decision.Scope
-	c := token.Claims{
-		Issuer:   issuer,
-		Subject:  rec.Subject.ID.String(),
-		ClientID: rec.Subject.ID.String(),
-		Audience: scope.Credential.Audience,
-		IssuedAt: rec.Time.Unix(),
-		Expires:  rec.Expires.Unix(),
-		ID:       rec.ID,
-		Scope:    scope.Name,
-		Task:     rec.Request.Task,
-		Details: []token.Detail{{
-			Type:       scope.Name,
-			Actions:    []string{string(scope.Authority)},
-			Locations:  []string{scope.Credential.Audience},
-			Identifier: rec.Decision.Resource,
-			Params:     rec.Decision.Params,
-		}},
-		Confirm: confirmOf(rec), OnBehalfOf: PersonOf(rec.Request.User),
-	}
-	if p := rec.Request.Parent; p != nil {
-		c.Subject, c.Actor = p.Subject, &token.Actor{Subject: c.ClientID, Actor: p.Actor}
-	}
-	c.OneShot, c.Status = scope.Credential.OneShot, in.status(issuer)
-	payload, err := json.Marshal(c)
-	if err != nil {
-		return nil, fmt.Errorf("encoding claims: %w", err)
-	}
-	return &Intent{
-		ID:           rec.ID,
-		Expires:      rec.Expires,
-		Kind:         scope.Credential.Kind,
-		Audience:     scope.Credential.Audience,
-		KeyID:        key.ID,
-		Algorithm:    key.Algorithm,
-		OneShot:      c.OneShot,
-		StatusList:   in.list,
-		StatusIndex:  in.index,
-		Claims:       payload,
-		ClaimsDigest: sha256.Sum256(payload),
-	}, nil
-}
-
 // Order is the right to mint one credential. Only this package creates orders, after the intent is durable. An order can be
 // redeemed once.
 type Order struct {

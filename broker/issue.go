@@ -2,11 +2,14 @@ package broker
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
@@ -106,8 +109,8 @@ func (b *Broker) begin(
 	return Record{}, Key{}, nil, ErrSuperseded
 }
 
-// prepare turns a decision into the record to commit. For an allowed request it also returns the signing key that the intent
-// names.
+// prepare turns a decision into the record to commit. For an allowed request the record has the intent: every byte of a JWT except
+// its signature, or what Vault is to make. For a JWT, prepare also returns the signing key that the intent names.
 func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, now time.Time) (Record, Key, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -117,8 +120,9 @@ func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, no
 	if err != nil || d.Outcome != scopes.Allow {
 		return rec, Key{}, err
 	}
+	credential := d.Scope.Credential
+	rec.Intent = &Intent{ID: rec.ID, Expires: rec.Expires, Kind: credential.Kind, Grant: d.Grant}
 	if d.Grant != nil {
-		rec.Intent = grantIntent(rec)
 		return rec, Key{}, nil
 	}
 	key, err := b.cfg.Minter.Key()
@@ -126,13 +130,45 @@ func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, no
 		return Record{}, Key{}, fmt.Errorf("choosing a signing key: %w", err)
 	}
 	var in place
-	if d.Scope.Credential.StatusList {
+	if credential.StatusList {
 		if in, err = b.places.take(rec.Subject.ID.TrustDomain().Name(), now); err != nil {
 			return Record{}, Key{}, err
 		}
 	}
-	rec.Intent, err = jwtIntent(b.cfg.Issuer, rec, key, in)
-	return rec, key, err
+	claims := token.Claims{
+		Issuer:   b.cfg.Issuer,
+		Subject:  rec.Subject.ID.String(),
+		ClientID: rec.Subject.ID.String(),
+		Audience: credential.Audience,
+		IssuedAt: rec.Time.Unix(),
+		Expires:  rec.Expires.Unix(),
+		ID:       rec.ID,
+		Scope:    d.Scope.Name,
+		Task:     req.Task,
+		Details: []token.Detail{{
+			Type:       d.Scope.Name,
+			Actions:    []string{string(d.Scope.Authority)},
+			Locations:  []string{credential.Audience},
+			Identifier: d.Resource,
+			Params:     d.Params,
+		}},
+		Confirm:    confirmOf(rec),
+		OnBehalfOf: PersonOf(req.User),
+		OneShot:    credential.OneShot,
+		Status:     in.status(b.cfg.Issuer),
+	}
+	if p := req.Parent; p != nil {
+		claims.Subject, claims.Actor = p.Subject, &token.Actor{Subject: claims.ClientID, Actor: p.Actor}
+	}
+	payload, err := json.Marshal(claims)
+	if err != nil {
+		return Record{}, Key{}, fmt.Errorf("encoding claims: %w", err)
+	}
+	rec.Intent.Audience, rec.Intent.OneShot = credential.Audience, credential.OneShot
+	rec.Intent.KeyID, rec.Intent.Algorithm = key.ID, key.Algorithm
+	rec.Intent.StatusList, rec.Intent.StatusIndex = in.list, in.index
+	rec.Intent.Claims, rec.Intent.ClaimsDigest = payload, sha256.Sum256(payload)
+	return rec, key, nil
 }
 
 // turnAway commits a denial for a request that the ledger refused because of a quarantine, an ended task or a limit. It returns
@@ -153,15 +189,17 @@ func (b *Broker) turnAway(ctx context.Context, who attest.Identity, rec Record, 
 }
 
 // mint asks the minter once for what a durable record allows, and delivers it. A JWT needs no second record: its intent fixes all
-// of it. For every other credential, mint commits what Vault made before it delivers.
-func (b *Broker) mint(ctx context.Context, rec Record, key Key, deliver Deliver) error {
+// of it. For every other credential, mint commits what Vault made before it delivers. Such a credential expires soon. If deliver has
+// written it, mint renews it to its full lifetime. If not, mint revokes it.
+func (b *Broker) mint(ctx context.Context, rec Record, key Key, deliver Deliver) (err error) {
 	if rec.Intent == nil {
 		return deliver(Result{Record: rec})
 	}
 	left := mintWithin - b.cfg.Now().Sub(rec.Time)
 	bounded, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	credential, err := Credential{}, errLate
+	var credential Credential
+	err = errLate
 	if left > 0 {
 		credential, err = b.cfg.Minter.Mint(bounded, &Order{intent: *rec.Intent, key: key})
 	}
@@ -181,17 +219,11 @@ func (b *Broker) mint(ctx context.Context, rec Record, key Key, deliver Deliver)
 		return fmt.Errorf("recording what was minted for %s: %w", rec.ID, err)
 	}
 	rec.Status = StatusIssued
-	return b.deliver(ctx, Result{Record: rec, Credential: &credential}, deliver)
-}
-
-// deliver delivers a credential that Vault can revoke and that expires soon. If deliver has written it, the credential is renewed
-// to its full lifetime. If not, also after a panic, it is revoked.
-func (b *Broker) deliver(ctx context.Context, res Result, deliver Deliver) (err error) {
-	rec, minted := res.Record, *res.Credential.Minted
+	minted := *credential.Minted
 	if minted.Accessor == "" {
-		return deliver(res) // a certificate for the caller's own key is useless to anybody else
+		return deliver(Result{Record: rec, Credential: &credential}) // a certificate for the caller's own key is useless to anybody else
 	}
-	err = errUndelivered
+	err = errUndelivered // also after a panic
 	defer func() {
 		ctx := context.WithoutCancel(ctx)
 		if err != nil {
@@ -200,7 +232,7 @@ func (b *Broker) deliver(ctx context.Context, res Result, deliver Deliver) (err 
 			b.renewals.Go(func() { b.renewLater(ctx, rec, minted, failure) })
 		}
 	}()
-	return deliver(res)
+	return deliver(Result{Record: rec, Credential: &credential})
 }
 
 // recordOutcome writes an outcome even if the caller has disconnected.

@@ -20,18 +20,9 @@ func (c *Catalogue) assess(who Subject, ask Ask, now time.Time, judge judge) (De
 	if def, ok := c.scopes[ask.Scope]; ok && def.scope.Credential.Bind == BindDPoP {
 		who.Proved = true
 	}
-	d, err := c.decide(who, ask, sent, now, judge)
-	if err != nil {
-		return Decision{}, err
-	}
-	var then Outcome
-	if d.Outcome == Deny {
-		d.Narrowest, then = c.narrowest(ask, d, func(candidate Ask) (Decision, error) {
-			return c.decide(who, candidate, sent, now, judge)
-		})
-	}
-	d.Grant, d.Explanation = nil, explain(ask, d, then)
-	return d, nil
+	d, err := c.answer(who, ask, sent, now, judge)
+	d.Grant = nil
+	return d, err
 }
 
 // takenForSent returns the keys that a request for a scope would carry.

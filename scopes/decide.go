@@ -97,22 +97,22 @@ var taskSyntax = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
 // Decide decides one request. It returns *InvalidAsk if the request is malformed and ErrNoSubject if who has no usable
 // SPIFFE ID. In every other case, including an unknown scope, it returns a decision.
 func (c *Catalogue) Decide(who Subject, ask Ask, now time.Time) (Decision, error) {
-	return c.answer(who, ask, now, c.judge)
+	return c.answer(who, ask, newKeyProofs(ask), now, c.judge)
 }
 
 // DecideApproved is Decide for a request that people have approved. It allows what a policy permits with context.approved
 // set to true, and never returns pending.
 func (c *Catalogue) DecideApproved(who Subject, ask Ask, now time.Time) (Decision, error) {
-	return c.answer(who, ask, now, c.judgeApproved)
+	return c.answer(who, ask, newKeyProofs(ask), now, c.judgeApproved)
 }
 
 // DecideBreakGlass is DecideApproved for a request that the break-glass group approved. The TTL is at most BreakGlassTTL.
 func (c *Catalogue) DecideBreakGlass(who Subject, ask Ask, now time.Time) (Decision, error) {
-	return c.answer(who, ask, now, c.judgeBreakGlass)
+	return c.answer(who, ask, newKeyProofs(ask), now, c.judgeBreakGlass)
 }
 
-func (c *Catalogue) answer(who Subject, ask Ask, now time.Time, judge judge) (Decision, error) {
-	sent := newKeyProofs(ask)
+// answer decides, adds the explanation, and for a denial the nearest request that would pass. sent are the caller's keys.
+func (c *Catalogue) answer(who Subject, ask Ask, sent keyProofs, now time.Time, judge judge) (Decision, error) {
 	d, err := c.decide(who, ask, sent, now, judge)
 	if err != nil {
 		return Decision{}, err
@@ -153,7 +153,26 @@ func (c *Catalogue) decide(who Subject, ask Ask, sent keyProofs, now time.Time, 
 		return d, bad
 	}
 	d.Scope, d.Params = def.scope.clone(), params
-	d.TTL, d.Clamps = def.clamp(who, ask.TTL, now)
+
+	// I3: clamp the TTL to every bound, and keep the bounds that shortened it.
+	d.TTL = ask.TTL
+	if d.TTL == 0 {
+		d.TTL = def.scope.TTL.Default
+	}
+	clamp := func(bound string, limit time.Duration) {
+		if d.TTL > limit {
+			d.Clamps = append(d.Clamps, Clamp{Bound: bound, From: d.TTL, To: limit})
+			d.TTL = limit
+		}
+	}
+	clamp(BoundScopeMax, def.scope.TTL.Max)
+	if def.scope.Credential.endsWithSVID(who) {
+		// Truncate, never round up: the credential must end before the SVID does.
+		clamp(BoundSVID, max(0, who.Expires.Sub(now).Truncate(time.Second)))
+	}
+	if who.User != nil && !who.User.Until.IsZero() {
+		clamp(BoundUser, max(0, who.User.Until.Sub(now).Truncate(time.Second)))
+	}
 	if d.TTL < time.Second {
 		d.TTL, d.Reason = 0, ReasonSVIDExpiring
 		if d.Clamps[len(d.Clamps)-1].Bound == BoundUser {
@@ -161,6 +180,7 @@ func (c *Catalogue) decide(who Subject, ask Ask, sent keyProofs, now time.Time, 
 		}
 		return d, nil
 	}
+
 	judge(&d, c.question(who, def, ask, d))
 	if reason := def.scope.Credential.unbound(who); d.Outcome != Deny && reason != "" {
 		d.Outcome, d.Reason, d.Approval = Deny, reason, nil
@@ -187,31 +207,6 @@ func checkAsk(who Subject, ask Ask) error {
 		return invalid("public_key", "must be at most %d bytes long", maxKeyText)
 	}
 	return boundParams(ask.Params)
-}
-
-// clamp returns the TTL within every bound (I3) and the bounds that shortened it. The result is below a second if the
-// SVID, or the person's ID token, expires in less than that.
-func (d *definition) clamp(who Subject, asked time.Duration, now time.Time) (time.Duration, []Clamp) {
-	ttl := asked
-	if ttl == 0 {
-		ttl = d.scope.TTL.Default
-	}
-	var clamps []Clamp
-	bound := func(name string, limit time.Duration) {
-		if ttl > limit {
-			clamps = append(clamps, Clamp{Bound: name, From: ttl, To: limit})
-			ttl = limit
-		}
-	}
-	bound(BoundScopeMax, d.scope.TTL.Max)
-	if d.scope.Credential.endsWithSVID(who) {
-		// Truncate, never round up: the credential must end before the SVID does.
-		bound(BoundSVID, max(0, who.Expires.Sub(now).Truncate(time.Second)))
-	}
-	if who.User != nil && !who.User.Until.IsZero() {
-		bound(BoundUser, max(0, who.User.Until.Sub(now).Truncate(time.Second)))
-	}
-	return ttl, clamps
 }
 
 // unbound returns the reason to deny a caller that did not prove the required binding, or "".

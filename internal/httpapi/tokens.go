@@ -23,7 +23,21 @@ const pollAfter = 5
 // IssueToken authenticates the sandbox, reads the request, and lets the broker issue and deliver the credential.
 func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueTokenParams) {
 	serve(s, w, r, "issueToken", func(who attest.Identity) error {
-		req, err := s.readRequest(w, r, who)
+		ask, err := readOrder[TokenRequest](s, w, r, who, "issueToken")
+		if err != nil {
+			return err
+		}
+		key, err := idempotencyKey(r)
+		if err != nil {
+			return err
+		}
+		if err := checkKeys(ask.Csr, ask.PublicKey); err != nil {
+			return err
+		}
+		if err := checkReason(ask.Reason); err != nil {
+			return err
+		}
+		user, err := s.delegator(r.Context(), "on_behalf_of", ask.OnBehalfOf)
 		if err != nil {
 			return err
 		}
@@ -32,36 +46,18 @@ func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueToken
 			return err
 		}
 		defer leave()
-		if req.JKT, err = s.requireDPoP(w, r, who); err != nil {
+		jkt, err := s.requireDPoP(w, r, who)
+		if err != nil {
 			return err
 		}
-		return s.cfg.Broker.Issue(r.Context(), who, req, func(result broker.Result) error {
+		return s.cfg.Broker.Issue(r.Context(), who, broker.Request{
+			Scope: ask.Scope, Params: ask.Params, TTL: time.Duration(ask.TTL) * time.Second, Task: ask.Task, Reason: ask.Reason,
+			CSR: ask.Csr, PublicKey: ask.PublicKey, JKT: jkt, IdempotencyKey: key, User: user,
+		}, func(result broker.Result) error {
 			leave() // a caller that reads slowly must not hold a place
 			return s.deliver(w, r, result)
 		})
 	})
-}
-
-func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, who attest.Identity) (broker.Request, error) {
-	ask, err := readOrder[TokenRequest](s, w, r, who, "issueToken")
-	if err != nil {
-		return broker.Request{}, err
-	}
-	key, err := idempotencyKey(r)
-	if err != nil {
-		return broker.Request{}, err
-	}
-	if err := checkKeys(ask.Csr, ask.PublicKey); err != nil {
-		return broker.Request{}, err
-	}
-	if err := checkReason(ask.Reason); err != nil {
-		return broker.Request{}, err
-	}
-	user, err := s.delegator(r.Context(), "on_behalf_of", ask.OnBehalfOf)
-	return broker.Request{
-		Scope: ask.Scope, Params: ask.Params, TTL: time.Duration(ask.TTL) * time.Second,
-		Task: ask.Task, Reason: ask.Reason, CSR: ask.Csr, PublicKey: ask.PublicKey, IdempotencyKey: key, User: user,
-	}, err
 }
 
 // checkKeys limits the length of the caller's keys in bytes.

@@ -30,35 +30,6 @@ type answer struct {
 	err     error
 }
 
-// Begin implements [broker.Ledger].
-func (l *Ledger) Begin(ctx context.Context, rec broker.Record) (*broker.View, error) {
-	e, err := decisionEntry(rec)
-	if err != nil {
-		return nil, err
-	}
-	return l.append(ctx, e)
-}
-
-// RecordOutcome implements [broker.Ledger]. It also returns broker.ErrNotFound for a record that was never begun.
-func (l *Ledger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
-	e, err := outcomeEntry(out)
-	if err != nil {
-		return err
-	}
-	_, err = l.append(ctx, e)
-	return err
-}
-
-// Refuse implements [broker.Ledger].
-func (l *Ledger) Refuse(ctx context.Context, ref broker.Refusal) error {
-	e, err := refusalEntry(ref)
-	if err != nil {
-		return err
-	}
-	_, err = l.append(ctx, e)
-	return err
-}
-
 // append queues an entry and waits for its commit. If the caller gives up before the flusher takes the entry, nothing is
 // recorded. After that, the commit goes on without the caller.
 func (l *Ledger) append(ctx context.Context, e entry) (*broker.View, error) {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -174,19 +175,20 @@ type refusalBody struct {
 	Suppressed int          `json:"suppressed"`
 }
 
-func decisionEntry(rec broker.Record) (entry, error) {
+// Begin implements [broker.Ledger].
+func (l *Ledger) Begin(ctx context.Context, rec broker.Record) (*broker.View, error) {
 	kind, ok := map[scopes.Outcome]string{
 		scopes.Deny: kindDenied, scopes.Pending: kindPending, scopes.Allow: kindIntent,
 	}[rec.Decision.Outcome]
 	if !ok {
-		return entry{}, fmt.Errorf("%w: no such decision", record.ErrUnrecordable)
+		return nil, fmt.Errorf("%w: no such decision", record.ErrUnrecordable)
 	}
 	if err := checkIntent(rec.Intent); err != nil {
-		return entry{}, err
+		return nil, err
 	}
 	e, err := newEntry(kind, rec.ID, rec.Time)
 	if err != nil {
-		return entry{}, err
+		return nil, err
 	}
 	e.limits = rec.Limits
 	e.judgedBy(rec)
@@ -207,13 +209,16 @@ func decisionEntry(rec broker.Record) (entry, error) {
 	if rec.Approves != "" {
 		asked, err := record.ParseID(rec.Approves)
 		if err != nil {
-			return entry{}, fmt.Errorf("%w: what it approves has no UUID", record.ErrUnrecordable)
+			return nil, fmt.Errorf("%w: what it approves has no UUID", record.ErrUnrecordable)
 		}
 		e.approves, e.alone = pgtype.UUID{Bytes: asked, Valid: true}, rec.Approves
 		hash := sha256.Sum256([]byte(rec.Canonical))
 		body.Approves = &approvesBody{Request: rec.Approves, Hash: hex.EncodeToString(hash[:])}
 	}
-	return e.with(body)
+	if e, err = e.with(body); err != nil {
+		return nil, err
+	}
+	return l.append(ctx, e)
 }
 
 // checkIntent returns ErrUnrecordable if the kind of an intent disagrees with its contents, or if the claims of a JWT do not
@@ -249,17 +254,18 @@ func (e *entry) judgedBy(rec broker.Record) {
 
 // refusalEntry gives the refusal an id if it has none. A read-back finds it by that id when the answer to its commit is
 // lost. Without the id it might be counted twice.
-func refusalEntry(ref broker.Refusal) (entry, error) {
+// Refuse implements [broker.Ledger].
+func (l *Ledger) Refuse(ctx context.Context, ref broker.Refusal) error {
 	if ref.ID == "" {
 		id, err := uuid.NewV7()
 		if err != nil {
-			return entry{}, fmt.Errorf("making an id: %w", err)
+			return fmt.Errorf("making an id: %w", err)
 		}
 		ref.ID = id.String()
 	}
 	e, err := newEntry(kindRefused, ref.ID, ref.Time)
 	if err != nil {
-		return entry{}, err
+		return err
 	}
 	body := refusalBody{
 		Version: record.BodyVersion, Kind: kindRefused, ID: ref.ID, Time: e.time, Code: ref.Code, Detail: ref.Detail,
@@ -269,7 +275,11 @@ func refusalEntry(ref broker.Refusal) (entry, error) {
 		subject := subjectOf(*ref.Subject)
 		body.Subject = &subject
 	}
-	return e.with(body)
+	if e, err = e.with(body); err != nil {
+		return err
+	}
+	_, err = l.append(ctx, e)
+	return err
 }
 
 func newEntry(kind, id string, at time.Time) (entry, error) {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"context"
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -40,22 +41,28 @@ var (
 	plainOutcomes = []broker.Status{broker.StatusIssued, broker.StatusExpired, broker.StatusUsed}
 )
 
-func outcomeEntry(out broker.Outcome) (entry, error) {
+// RecordOutcome implements [broker.Ledger]. It also returns broker.ErrNotFound for a record that was never begun.
+func (l *Ledger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
 	if !slices.Contains(outcomes, out.Status) {
-		return entry{}, fmt.Errorf("%w to %q", broker.ErrNotForward, out.Status)
+		return fmt.Errorf("%w to %q", broker.ErrNotForward, out.Status)
 	}
 	if (out.Detail == "") != slices.Contains(plainOutcomes, out.Status) {
-		return entry{}, fmt.Errorf("%w: an outcome needs a code if it was not foreseen, and else has none", record.ErrUnrecordable)
+		return fmt.Errorf("%w: an outcome needs a code if it was not foreseen, and else has none", record.ErrUnrecordable)
 	}
 	e, err := newEntry(kindOutcome+string(out.Status), out.ID, out.Time)
 	if err != nil {
-		return entry{}, err
+		return err
 	}
 	e.alone, e.term = out.ID, out.Term
-	return e.with(outcomeBody{
+	e, err = e.with(outcomeBody{
 		Version: record.BodyVersion, Kind: e.kind, ID: out.ID, Time: e.time, Status: string(out.Status), Detail: out.Detail,
 		Actor: out.Actor, Minted: mintedOf(out.Minted), Term: out.Term,
 	})
+	if err != nil {
+		return err
+	}
+	_, err = l.append(ctx, e)
+	return err
 }
 
 func mintedOf(m *broker.Minted) *mintedBody {

@@ -151,14 +151,14 @@ func parsePublic(algorithm, text string) (crypto.PublicKey, error) {
 	return public, nil
 }
 
-// find returns the version that key names, if it is still the same key and may sign.
-func (r *keyring) find(key broker.Key) (version, bool) {
+// find returns the version that key names. It returns ErrVaultUnavailable if that is another key by now, or may not sign.
+func (r *keyring) find(key broker.Key) (version, error) {
 	for _, v := range r.versions {
 		if v.key == key && v.key.Version >= r.floor {
-			return v, true
+			return v, nil
 		}
 	}
-	return version{}, false
+	return version{}, fmt.Errorf("%w: version %d of the signing key is no longer there", broker.ErrVaultUnavailable, key.Version)
 }
 
 // silenced returns a copy of the keyring in which no version may sign.

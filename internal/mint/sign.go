@@ -44,31 +44,44 @@ func (m *Minter) Mint(ctx context.Context, order *broker.Order) (broker.Credenti
 	if err != nil {
 		return broker.Credential{}, err
 	}
-	signature, err := m.Sign(ctx, key, input)
+	v, err := m.ring.Load().find(key)
 	if err != nil {
 		return broker.Credential{}, err
 	}
-	if err := m.checkClaims(intent); err != nil {
+	signature, err := m.sign(ctx, &m.signings, v, input)
+	if err != nil {
 		return broker.Credential{}, err
 	}
-	return broker.Credential{Secret: secret.New(input + "." + signature)}, nil
+	// Check the claims against the intent and the clock, as a resource server would.
+	var claims jwt.RegisteredClaims
+	if json.Unmarshal(intent.Claims, &claims) != nil {
+		return broker.Credential{}, fmt.Errorf("%w: the claims are not those of a token", broker.ErrMintMismatch)
+	}
+	err = jwt.NewValidator(
+		jwt.WithAudience(intent.Audience),
+		jwt.WithExpirationRequired(),
+		jwt.WithIssuedAt(),
+		jwt.WithLeeway(leeway),
+		jwt.WithTimeFunc(m.cfg.Now),
+	).Validate(claims)
+	switch {
+	case errors.Is(err, jwt.ErrTokenExpired):
+		return broker.Credential{}, fmt.Errorf("%w: it signed when the token had expired already", broker.ErrVaultUnavailable)
+	case err != nil: // the validator's own messages repeat nothing of the token but the name of a claim
+		return broker.Credential{}, fmt.Errorf("%w: %w", broker.ErrMintMismatch, err)
+	}
+	return broker.Credential{Secret: secret.New(input + "." + base64.RawURLEncoding.EncodeToString(signature))}, nil
 }
 
 // Sign asks Vault to sign a JWS signing input with exactly the version that key names. It verifies the signature and returns the
 // third part of the JWS. It asks at most once. Errors are as for Mint.
 func (m *Minter) Sign(ctx context.Context, key broker.Key, signingInput string) (string, error) {
-	v, ok := m.ring.Load().find(key)
-	if !ok {
-		return "", fmt.Errorf("%w: version %d of the signing key is no longer there", broker.ErrVaultUnavailable, key.Version)
-	}
-	signature, err := m.sign(ctx, &m.signings, v, signingInput)
+	v, err := m.ring.Load().find(key)
 	if err != nil {
 		return "", err
 	}
-	if jwt.GetSigningMethod(v.key.Algorithm).Verify(signingInput, signature, v.public) != nil {
-		return "", fmt.Errorf("%w: the signature does not verify", broker.ErrMintMismatch)
-	}
-	return base64.RawURLEncoding.EncodeToString(signature), nil
+	signature, err := m.sign(ctx, &m.signings, v, signingInput)
+	return base64.RawURLEncoding.EncodeToString(signature), err
 }
 
 // signingInput returns the part of the JWS that gets signed. It takes the claims byte for byte from the intent.
@@ -86,29 +99,6 @@ func signingInput(intent broker.Intent, key broker.Key) (string, error) {
 		return "", fmt.Errorf("encoding the header: %w", err)
 	}
 	return base64.RawURLEncoding.EncodeToString(head) + "." + base64.RawURLEncoding.EncodeToString(intent.Claims), nil
-}
-
-// checkClaims checks the claims against the intent and the clock, as a resource server would.
-func (m *Minter) checkClaims(intent broker.Intent) error {
-	var claims jwt.RegisteredClaims
-	if json.Unmarshal(intent.Claims, &claims) != nil {
-		return fmt.Errorf("%w: the claims are not those of a token", broker.ErrMintMismatch)
-	}
-	err := jwt.NewValidator(
-		jwt.WithAudience(intent.Audience),
-		jwt.WithExpirationRequired(),
-		jwt.WithIssuedAt(),
-		jwt.WithLeeway(leeway),
-		jwt.WithTimeFunc(m.cfg.Now),
-	).Validate(claims)
-	switch {
-	case errors.Is(err, jwt.ErrTokenExpired):
-		return fmt.Errorf("%w: it signed when the token had expired already", broker.ErrVaultUnavailable)
-	case err != nil:
-		// The validator's own messages repeat nothing of the token but the name of a claim.
-		return fmt.Errorf("%w: %w", broker.ErrMintMismatch, err)
-	}
-	return nil
 }
 
 // mostSigned bounds one request to Vault, so that its answer stays far below longestAnswer.
@@ -137,7 +127,8 @@ type signed struct {
 	err       error
 }
 
-// sign asks Vault to sign a text with one version of a key, in one request with the other queued texts. It asks at most once.
+// sign asks Vault to sign a text with one version of a key, in one request with the other queued texts, and verifies the signature.
+// It asks at most once.
 func (m *Minter) sign(ctx context.Context, of *signings, v version, input string) ([]byte, error) {
 	s := &toSign{version: v, input: input, done: make(chan signed, 1)}
 	of.mu.Lock()
@@ -148,13 +139,20 @@ func (m *Minter) sign(ctx context.Context, of *signings, v version, input string
 	if first {
 		go m.signAll(of) //nolint:gosec // for all callers, each of whom may go before the others
 	}
+	var got signed
 	select {
-	case got := <-s.done:
-		return got.signature, got.err
+	case got = <-s.done:
 	case <-ctx.Done():
 		s.left.Store(true)
 		return nil, unavailable("signing", ctx.Err())
 	}
+	if got.err != nil {
+		return nil, got.err
+	}
+	if jwt.GetSigningMethod(v.key.Algorithm).Verify(input, got.signature, v.public) != nil {
+		return nil, fmt.Errorf("%w: the signature does not verify", broker.ErrMintMismatch)
+	}
+	return got.signature, nil
 }
 
 // signAll sends requests until the queue is empty. It runs independently of any caller: each of them may leave while the others
@@ -163,14 +161,34 @@ func (m *Minter) signAll(of *signings) {
 	// The callers of the last request are just waking up. Yield so that they can queue their next texts.
 	runtime.Gosched()
 	for batch := of.take(); len(batch) > 0; batch = of.take() {
-		answers, err := m.signBatch(context.Background(), of.key, batch)
+		key := batch[0].version.key
+		inputs := make([]signInput, len(batch))
 		for i, s := range batch {
-			if err != nil {
-				s.done <- signed{err: err}
-				continue
+			inputs[i].Input = []byte(s.input)
+			if key.Algorithm == "ES256" {
+				digest := sha256.Sum256(inputs[i].Input)
+				inputs[i].Input = digest[:]
 			}
-			signature, err := answers[i].signature(s.version.key.Version)
-			s.done <- signed{signature, err}
+		}
+		var results []result
+		_, err := m.call(context.Background(), "signing", func(ctx context.Context) (map[string]any, error) {
+			data, err := dataOf(m.client.Logical().WriteWithContext(ctx, m.cfg.Mount+"/sign/"+of.key, map[string]any{
+				"batch_input":          inputs,
+				"key_version":          key.Version,
+				"marshaling_algorithm": "jws",
+				"prehashed":            key.Algorithm == "ES256",
+			}))
+			if err == nil {
+				results, err = resultsOf(data, len(batch))
+			}
+			return data, err
+		})
+		for i, s := range batch {
+			got := signed{err: err}
+			if err == nil {
+				got.signature, got.err = results[i].signature(key.Version)
+			}
+			s.done <- got
 		}
 		runtime.Gosched()
 	}
@@ -200,33 +218,6 @@ func (s *signings) take() []*toSign {
 // its input several times, so a short input saves time. Ed25519 signs the text itself.
 type signInput struct {
 	Input []byte `json:"input"`
-}
-
-// signBatch sends one request and returns one result for each text.
-func (m *Minter) signBatch(ctx context.Context, key string, batch []*toSign) ([]result, error) {
-	of := batch[0].version.key
-	inputs := make([]signInput, len(batch))
-	for i, s := range batch {
-		inputs[i].Input = []byte(s.input)
-		if of.Algorithm == "ES256" {
-			digest := sha256.Sum256(inputs[i].Input)
-			inputs[i].Input = digest[:]
-		}
-	}
-	var results []result
-	_, err := m.call(ctx, "signing", func(ctx context.Context) (map[string]any, error) {
-		data, err := dataOf(m.client.Logical().WriteWithContext(ctx, m.cfg.Mount+"/sign/"+key, map[string]any{
-			"batch_input":          inputs,
-			"key_version":          of.Version,
-			"marshaling_algorithm": "jws",
-			"prehashed":            of.Algorithm == "ES256",
-		}))
-		if err == nil {
-			results, err = resultsOf(data, len(batch))
-		}
-		return data, err
-	})
-	return results, err
 }
 
 // result is Vault's answer for one text: a signature, or the reason why there is none.

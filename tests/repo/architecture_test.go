@@ -177,32 +177,40 @@ func TestImportsAreDocumented(t *testing.T) {
 	}
 }
 
-// Each function of the main path is declared in a file that its row names. The path stays short enough to be read in one sitting.
+// Each function of the main path is declared in a file that its row names. The path of a JWT stays short enough to be read in one
+// sitting.
 func TestMainPathIsDocumented(t *testing.T) {
-	const mostFunctions, mostFiles = 44, 13
+	const mostFunctions, mostFiles = 30, 12
+	others := []string{"12", "13", "14"} // rows for other kinds of credential
 	doc, err := os.ReadFile("docs/architecture.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := regexp.MustCompile(`(?m)^\| \d+ \| (.+?) \| (\[.+?) \| `).FindAllStringSubmatch(string(doc), -1)
+	rows := regexp.MustCompile(`(?m)^\| (\d+) \| (.+?) \| (\[.+?) \| `).FindAllStringSubmatch(string(doc), -1)
 	functions, files := 0, map[string]bool{}
 	for _, row := range rows {
 		var source []byte
-		for _, link := range regexp.MustCompile(`\]\(\.\./([^)]+\.go)\)`).FindAllStringSubmatch(row[2], -1) {
+		jwt := !slices.Contains(others, row[1])
+		for _, link := range regexp.MustCompile(`\]\(\.\./([^)]+\.go)\)`).FindAllStringSubmatch(row[3], -1) {
 			text, err := os.ReadFile(link[1])
 			if err != nil {
 				t.Error(err)
 			}
-			source, files[link[1]] = append(source, text...), true
+			source = append(source, text...)
+			if jwt {
+				files[link[1]] = true
+			}
 		}
-		for _, function := range regexp.MustCompile("`(?:\\w+\\.)?(\\w+)`").FindAllStringSubmatch(row[1], -1) {
-			functions++
+		for _, function := range regexp.MustCompile("`(?:\\w+\\.)?(\\w+)`").FindAllStringSubmatch(row[2], -1) {
+			if jwt {
+				functions++
+			}
 			if !regexp.MustCompile(`(?m)^func (?:\([^)]*\) )?` + function[1] + `[\[(]`).Match(source) {
-				t.Errorf("%s: there is no function %s, which docs/architecture.md names", row[2], function[1])
+				t.Errorf("%s: there is no function %s, which docs/architecture.md names", row[3], function[1])
 			}
 		}
 	}
-	if functions < 30 || functions > mostFunctions || len(files) > mostFiles {
+	if functions < 20 || functions > mostFunctions || len(files) > mostFiles {
 		t.Errorf("the main path has %d functions in %d files, want at most %d in %d", functions, len(files), mostFunctions, mostFiles)
 	}
 }
