@@ -252,9 +252,8 @@ func (e *entry) judgedBy(rec broker.Record) {
 	}
 }
 
-// refusalEntry gives the refusal an id if it has none. A read-back finds it by that id when the answer to its commit is
-// lost. Without the id it might be counted twice.
-// Refuse implements [broker.Ledger].
+// Refuse implements [broker.Ledger]. It gives the refusal an id if it has none: if the answer to the commit is lost, the
+// read-back looks for that id. Without one, the refusal might be counted twice.
 func (l *Ledger) Refuse(ctx context.Context, ref broker.Refusal) error {
 	if ref.ID == "" {
 		id, err := uuid.NewV7()
