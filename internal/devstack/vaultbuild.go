@@ -247,7 +247,7 @@ func (b vaultBuild) follow(ctx context.Context, proc *process) error {
 			proc.stop(2*time.Second, syscall.SIGINT)
 			return fmt.Errorf("building the Vault core: %w", ctx.Err())
 		case <-tick.C:
-			b.progress(fmt.Sprintf("building a Vault core: %s, %d packages compiled so far, of about 920 on a new machine",
+			b.progress(fmt.Sprintf("building a Vault core: %s, %d packages compiled so far, of about 1070 on a new machine",
 				time.Since(begin).Round(time.Second), countLines(proc.log)))
 		}
 	}

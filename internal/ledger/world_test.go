@@ -80,11 +80,14 @@ func viewOf(rec broker.Record, index int64) broker.View {
 	return v
 }
 
-// open opens a ledger on databaseURL with a short deadline.
+// flushTimeout bounds a commit with its read-back. It is longer than in production: tests run in parallel and on slow machines.
+const flushTimeout = 10 * time.Second
+
+// open opens a ledger on databaseURL.
 func open(t *testing.T, databaseURL string) *ledger.Ledger {
 	t.Helper()
 	l, err := ledger.Open(t.Context(), ledger.Config{
-		URL: databaseURL, Log: slog.New(slog.DiscardHandler), FlushTimeout: 2 * time.Second, Now: time.Now,
+		URL: databaseURL, Log: slog.New(slog.DiscardHandler), FlushTimeout: flushTimeout, Now: time.Now,
 	})
 	if err != nil {
 		t.Fatalf("Open: %v", err)
