@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/internal/ratelimit"
 	"github.com/brevet-dev/brevet/scopes"
@@ -34,7 +35,7 @@ type Config struct {
 	// a signature.
 	RelyingParty passkey.RelyingParty
 	// ApprovalPolicy determines who may approve. With the zero value, nobody may.
-	ApprovalPolicy ApprovalPolicy
+	ApprovalPolicy approval.Policy
 	// Catalogue returns the catalogue to decide by until one is loaded from Catalogues. Each call returns a consistent snapshot.
 	Catalogue func() *scopes.Catalogue
 	// SecondAdmin means that an admin other than the author must approve each catalogue.
@@ -84,7 +85,7 @@ func New(cfg Config) (*Broker, error) {
 	if cfg.Issuer == "" {
 		return nil, errors.New("broker: an issuer is required: it names who made a token")
 	}
-	cfg.ApprovalPolicy.site = cfg.RelyingParty
+	cfg.ApprovalPolicy.Site = cfg.RelyingParty
 	return &Broker{
 		cfg:      cfg,
 		refusals: ratelimit.NewSampler(refusalsPerSecond), unsigned: ratelimit.NewSampler(unsignedPerSecond),

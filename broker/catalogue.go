@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 )
@@ -78,7 +79,7 @@ type CatalogueVerdict struct {
 	Actor   string
 	Base    string // as in CatalogueOrder
 	Digest  string // of the proposed catalogue
-	Verdict Verdict
+	Verdict approval.Verdict
 	Reason  string
 }
 
@@ -199,7 +200,7 @@ func (b *Broker) DecideCatalogue(ctx context.Context, v CatalogueVerdict) (Catal
 			Becomes: CatalogueRejected, Digest: open.Digest, Base: head.Digest, Version: open.Version,
 			Actor: v.Actor, Reason: v.Reason, Proposal: open.ID, Proposer: open.Actor,
 		}
-		if v.Verdict == Approve {
+		if v.Verdict == approval.Approve {
 			step.Becomes = CatalogueApplied
 			if open.Actor == v.Actor {
 				return CatalogueChange{}, ErrOwnProposal

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/people"
 )
 
@@ -61,7 +62,7 @@ type Listener struct {
 
 	all    *listeners
 	events chan []Event
-	voter  Voter
+	voter  approval.Voter
 	after  string
 	knows  map[string]bool // requests that it was told wait; nil until the first events
 	broken map[string]bool // requests that it was told have a break-glass vote
@@ -81,7 +82,7 @@ type listeners struct {
 // Listen sends a person the requests that wait for them now and whose ID is greater than after, and then the changes. It reports
 // the same requests as Waiting. It returns ErrCrowded if this replica, or this person, has too many listeners.
 func (b *Broker) Listen(ctx context.Context, who people.Person, after string) (*Listener, error) {
-	l := &Listener{all: &b.listeners, events: make(chan []Event, backlog), voter: voterOf(who), after: after, broken: map[string]bool{}}
+	l := &Listener{all: &b.listeners, events: make(chan []Event, backlog), voter: approval.VoterOf(who), after: after, broken: map[string]bool{}}
 	l.Events = l.events
 	watch, err := b.listeners.join(l)
 	if err != nil {
@@ -165,13 +166,13 @@ func (b *Broker) watchInbox(ctx context.Context) {
 }
 
 func (b *Broker) tellAll(ctx context.Context, listeners []*Listener) error {
-	standing, err := b.cfg.Approvals.Standing(ctx, b.cfg.ApprovalPolicy.queriesOf(listeners))
+	standing, err := b.cfg.Approvals.Standing(ctx, queriesOf(b.cfg.ApprovalPolicy.Rules, listeners))
 	if err != nil {
 		return fmt.Errorf("listing pending requests: %w", err)
 	}
 	all, wanted := make([]change, len(listeners)), map[string]bool{}
 	for i, l := range listeners {
-		all[i] = l.compare(b.cfg.ApprovalPolicy, standing)
+		all[i] = l.compare(b.cfg.ApprovalPolicy.Rules, standing)
 		for _, id := range slices.Concat(all[i].come, all[i].gone) {
 			wanted[id] = true
 		}
@@ -187,10 +188,10 @@ func (b *Broker) tellAll(ctx context.Context, listeners []*Listener) error {
 }
 
 // queriesOf makes one query for each group and reach, since many listeners share them.
-func (e ApprovalPolicy) queriesOf(listeners []*Listener) []WaitingQuery {
+func queriesOf(rules people.Rules, listeners []*Listener) []WaitingQuery {
 	queries := map[string]WaitingQuery{}
 	for _, l := range listeners {
-		within := e.Rules.Within(l.voter.Groups, people.RoleApprover)
+		within := rules.Within(l.voter.Groups, people.RoleApprover)
 		for _, group := range l.voter.Groups {
 			queries[fmt.Sprintf("%q", append(within, group))] = WaitingQuery{Groups: []string{group}, Within: within, Limit: mostStanding + 1}
 		}
@@ -224,11 +225,11 @@ type change struct {
 }
 
 // compare finds what is new to a listener, among the waiting requests that it may see.
-func (l *Listener) compare(e ApprovalPolicy, standing []Standing) change {
+func (l *Listener) compare(rules people.Rules, standing []Standing) change {
 	var c change
 	visible, each := map[string]bool{}, map[string]int{}
 	for _, s := range standing {
-		if !s.concerns(l.voter.Groups) || !e.Rules.May(l.voter.Groups, people.RoleApprover, s.SPIFFEID) {
+		if !s.concerns(l.voter.Groups) || !rules.May(l.voter.Groups, people.RoleApprover, s.SPIFFEID) {
 			continue
 		}
 		visible[s.ID] = true

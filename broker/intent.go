@@ -2,6 +2,7 @@ package broker
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/brevet-dev/brevet/scopes"
 )
@@ -137,4 +139,34 @@ func requestDigest(req Request) ([32]byte, error) {
 		return [32]byte{}, fmt.Errorf("encoding the request: %w", err)
 	}
 	return sha256.Sum256(canonical), nil
+}
+
+// canonical returns what people are shown of a record.
+func canonical(rec Record, asks scopes.Approval) (string, error) {
+	d := rec.Decision
+	s := approval.Shown{
+		Version: 1, Request: rec.ID, TrustDomain: rec.Subject.ID.TrustDomain().Name(), SPIFFEID: rec.Subject.ID.String(),
+		Scope: d.Scope.Name, Authority: string(d.Scope.Authority), Resource: d.Resource, Params: d.Params,
+		TTL: int64(d.TTL / time.Second), Task: rec.Request.Task, Audience: d.Scope.Credential.Audience,
+		Catalogue: d.Catalogue, Digest: rec.Digest[:], Group: asks.Group, Quorum: asks.Quorum,
+		BreakGlass: asks.BreakGlass, Expires: rec.Expires.Unix(), JKT: rec.Request.JKT, User: userID(rec.Request.User),
+	}
+	if d.Scope.Credential.Bind == scopes.BindMTLS {
+		s.Thumbprint = rec.Subject.Thumbprint
+	}
+	if key := rec.Request.CSR + rec.Request.PublicKey; key != "" {
+		digest := sha256.Sum256([]byte(key))
+		s.Key = hex.EncodeToString(digest[:])
+	}
+	if d.Scope.Approval != nil && d.Scope.Approval.Remember == scopes.RememberTask {
+		s.Remember = scopes.RememberTask
+	}
+	if asks.Passkey == scopes.PasskeyRequired {
+		s.Passkey = scopes.PasskeyRequired
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return "", fmt.Errorf("describing the request to people: %w", err)
+	}
+	return string(text), nil
 }

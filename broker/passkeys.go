@@ -11,9 +11,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/internal/people"
-	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 )
 
@@ -41,9 +41,9 @@ type Passkeys interface {
 	Passkeys(ctx context.Context, person string) ([]Passkey, error)
 	// AddPasskey commits a passkey. It returns ErrOvertaken if the person has MaxPasskeys, or if anybody ever had the same
 	// credential ID or public key.
-	AddPasskey(ctx context.Context, p Passkey, by Voter) error
+	AddPasskey(ctx context.Context, p Passkey, by approval.Voter) error
 	// RemovePasskey commits that a person no longer has a passkey. It returns ErrOvertaken if the person has none with that ID.
-	RemovePasskey(ctx context.Context, id string, by Voter, at time.Time) error
+	RemovePasskey(ctx context.Context, id string, by approval.Voter, at time.Time) error
 }
 
 // RelyingParty returns the site that passkeys are registered for.
@@ -168,76 +168,4 @@ func (b *Broker) RemovePasskey(ctx context.Context, who people.Person, id string
 	}
 	b.cfg.Log.WarnContext(ctx, "a passkey was removed", "person", voter.ID, "passkey", id)
 	return nil
-}
-
-// NeedsPasskey reports whether an approval of the request must be signed by a passkey. It goes by what people were shown.
-func (c *ApprovalRequest) NeedsPasskey() bool {
-	s, ok := shownIn(c.Canonical)
-	return ok && s.Passkey == scopes.PasskeyRequired
-}
-
-// filled returns the complete vote. If the vote must be signed, filled adds the signature and the voter's passkey that made it.
-func (b *Broker) filled(ctx context.Context, c *ApprovalRequest, voter Voter, cast VoteCast) (Vote, error) {
-	v := Vote{
-		Voter: voter, Verdict: cast.Verdict, Covers: cast.Covers, Time: b.cfg.Now().UTC(), Note: cast.Note,
-	}
-	if v.Verdict == Deny || c.Status != StatusPending || !c.NeedsPasskey() || c.hasVoteOf(v) {
-		return v, nil // no signature is needed, or the vote cannot count anyway
-	}
-	if err := b.cfg.ApprovalPolicy.entitled(voter, v.Verdict, c); err != nil {
-		return Vote{}, err
-	}
-	if !b.cfg.RelyingParty.Configured() {
-		return Vote{}, ErrNoPasskeys
-	}
-	assertion, err := passkey.ParseAssertion(cast.Assertion)
-	if err != nil {
-		return Vote{}, fmt.Errorf("%w: %w", ErrPasskey, err)
-	}
-	has, err := b.cfg.Passkeys.Passkeys(ctx, voter.ID)
-	if err != nil {
-		return Vote{}, fmt.Errorf("reading passkeys: %w", err)
-	}
-	for _, p := range has {
-		if bytes.Equal(p.Key.Credential, assertion.Credential()) {
-			v.Assertion, v.Key = assertion.String(), &p.Key
-			return v, nil
-		}
-	}
-	return Vote{}, fmt.Errorf("%w: %w", ErrPasskey, passkey.ErrOtherKey)
-}
-
-// signed returns nil if an approval is signed as the request demands: by a passkey that the voter had then and still has, over
-// exactly what the voter was shown. It is checked at the vote, and again at the mint.
-func (e ApprovalPolicy) signed(v Vote, c *ApprovalRequest) error {
-	switch {
-	case v.Verdict == Deny || !c.NeedsPasskey():
-		return nil
-	case c.Remembered != "":
-		return e.signedBefore(v, c)
-	case v.Key == nil:
-		return ErrPasskey
-	}
-	assertion, err := passkey.ParseAssertion([]byte(v.Assertion))
-	if err == nil {
-		hash := c.Hash()
-		err = passkey.Verify(*v.Key, assertion, hash[:], e.site)
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrPasskey, err)
-	}
-	return nil
-}
-
-// signedBefore is the variant of signed for a vote on an earlier request for the same thing, if that vote covers the task.
-func (e ApprovalPolicy) signedBefore(v Vote, c *ApprovalRequest) error {
-	if c.of == nil || c.of.ID != c.Remembered || c.of.Remembered != "" || !sameAsk(c.of.Canonical, c.Canonical) {
-		return ErrPasskey
-	}
-	for _, before := range c.of.VotesCast {
-		if before.Voter.ID == v.Voter.ID && before.Verdict == Approve && before.Covers == CoverTask {
-			return e.signed(before, c.of)
-		}
-	}
-	return ErrPasskey
 }

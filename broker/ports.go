@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/scopes"
@@ -102,9 +103,9 @@ type Approvals interface {
 	Inbox
 	// UpsertPerson commits what the identity provider says about a person, unless the store already knows it, and returns the
 	// latest version.
-	UpsertPerson(ctx context.Context, v Voter, at time.Time) (Voter, error)
+	UpsertPerson(ctx context.Context, v approval.Voter, at time.Time) (approval.Voter, error)
 	// Votes returns the votes on a request, oldest first, each with the latest known data about its voter.
-	Votes(ctx context.Context, request string) ([]Vote, error)
+	Votes(ctx context.Context, request string) ([]approval.Vote, error)
 	// ReusableApprovals returns recent requests of a sandbox for the same task and scope that people have approved since a time,
 	// newest first. It returns only the few whose approval may cover another request.
 	ReusableApprovals(ctx context.Context, asked ReuseKey, since time.Time) ([]View, error)
@@ -191,7 +192,7 @@ type Transition struct {
 	Actor string
 	// Vote is the vote that causes the transition, and Hash identifies what the voter was shown. Vote is nil for a withdrawal,
 	// and for a request that reuses the approval of the request Remembered. The votes on Remembered then count for this request.
-	Vote       *Vote
+	Vote       *approval.Vote
 	Hash       [32]byte
 	Remembered string
 }

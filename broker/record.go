@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -43,14 +44,14 @@ type Status string
 // other credential stays in StatusIntent until a second commit records the result.
 const (
 	StatusDenied  Status = "denied"
-	StatusPending Status = "pending"
+	StatusPending       = Status(approval.Pending)
 	// StatusApproved: enough people have approved, and the sandbox may redeem the request. StatusRedeemed: the sandbox has done
 	// so.
-	StatusApproved Status = "approved"
-	StatusRedeemed Status = "redeemed"
+	StatusApproved = Status(approval.Approved)
+	StatusRedeemed = Status(approval.Redeemed)
 	// StatusRejected: a person has denied the request. StatusWithdrawn: the sandbox has withdrawn it.
-	StatusRejected  Status = "rejected"
-	StatusWithdrawn Status = "withdrawn"
+	StatusRejected  = Status(approval.Rejected)
+	StatusWithdrawn = Status(approval.Withdrawn)
 	// StatusIntent: the intent is recorded, and Vault will be asked next.
 	StatusIntent Status = "intent"
 	StatusIssued Status = "issued"

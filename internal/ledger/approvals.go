@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/people"
@@ -96,7 +97,7 @@ func stepEntry(step broker.Transition) (entry, error) {
 		Was: string(step.Was), Votes: step.Votes, Status: string(step.Becomes), Of: step.Remembered,
 	}
 	if v := step.Vote; v != nil {
-		body.Actor.Name, body.Verdict, body.Covers = v.Voter.Name, string(v.Verdict), string(cmp.Or(v.Covers, broker.CoverRequest))
+		body.Actor.Name, body.Verdict, body.Covers = v.Voter.Name, string(v.Verdict), string(cmp.Or(v.Covers, approval.CoverRequest))
 		body.Note, body.Hash, body.Assertion = v.Note, hex.EncodeToString(step.Hash[:]), v.Assertion
 		if v.Key != nil {
 			body.Credential = inBase64.EncodeToString(v.Key.Credential)
@@ -114,34 +115,34 @@ type member struct {
 	SaidAt time.Time
 }
 
-func (m member) voter() broker.Voter {
-	return broker.Voter{ID: m.ID, Name: m.Name, Handle: m.Handle, Groups: m.Groups, SaidAt: m.SaidAt.UTC()}
+func (m member) voter() approval.Voter {
+	return approval.Voter{ID: m.ID, Name: m.Name, Handle: m.Handle, Groups: m.Groups, SaidAt: m.SaidAt.UTC()}
 }
 
 // UpsertPerson implements [broker.Approvals].
-func (l *Ledger) UpsertPerson(ctx context.Context, v broker.Voter, at time.Time) (broker.Voter, error) {
+func (l *Ledger) UpsertPerson(ctx context.Context, v approval.Voter, at time.Time) (approval.Voter, error) {
 	v.SaidAt = record.Stored(v.SaidAt)
 	rows, err := l.read.Query(ctx, `SELECT id, name, handle, groups, said_at FROM people WHERE id = @id`, pgx.NamedArgs{"id": v.ID})
 	if err != nil {
-		return broker.Voter{}, postgres.Unavailable("looking for a person", err)
+		return approval.Voter{}, postgres.Unavailable("looking for a person", err)
 	}
 	known, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[member])
 	switch {
 	case err != nil && !errors.Is(err, pgx.ErrNoRows):
-		return broker.Voter{}, postgres.Unavailable("looking for a person", err)
+		return approval.Voter{}, postgres.Unavailable("looking for a person", err)
 	case err == nil && (!known.SaidAt.Before(v.SaidAt) ||
 		known.Name == v.Name && known.Handle == v.Handle && slices.Equal(known.Groups, v.Groups)):
 		return known.voter(), nil
 	}
 	e, err := personEntry(v, at)
 	if err != nil {
-		return broker.Voter{}, err
+		return approval.Voter{}, err
 	}
 	_, err = l.append(ctx, e)
 	return v, err
 }
 
-func personEntry(v broker.Voter, at time.Time) (entry, error) {
+func personEntry(v approval.Voter, at time.Time) (entry, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return entry{}, fmt.Errorf("making an id: %w", err)
@@ -202,7 +203,7 @@ type voteRow struct {
 }
 
 // Votes implements [broker.Approvals].
-func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, error) {
+func (l *Ledger) Votes(ctx context.Context, request string) ([]approval.Vote, error) {
 	id, err := record.ParseID(request)
 	if err != nil {
 		return nil, broker.ErrNotFound
@@ -222,10 +223,10 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, erro
 	if err != nil {
 		return nil, postgres.Unavailable("reading votes", err)
 	}
-	votes, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (broker.Vote, error) {
+	votes, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (approval.Vote, error) {
 		v, err := pgx.RowToStructByName[voteRow](r)
-		vote := broker.Vote{
-			Voter: v.voter(), Verdict: broker.Verdict(v.Verdict), Covers: broker.Cover(v.Covers), Time: v.Time.UTC(), Note: v.Note,
+		vote := approval.Vote{
+			Voter: v.voter(), Verdict: approval.Verdict(v.Verdict), Covers: approval.Cover(v.Covers), Time: v.Time.UTC(), Note: v.Note,
 			Assertion: v.Assertion,
 		}
 		if p := v.passkey(); p != nil && !v.Denied {

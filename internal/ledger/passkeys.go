@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/passkey"
@@ -51,7 +52,7 @@ type removalBody struct {
 var inBase64 = base64.RawURLEncoding.Strict()
 
 // AddPasskey implements [broker.Passkeys].
-func (l *Ledger) AddPasskey(ctx context.Context, p broker.Passkey, by broker.Voter) error {
+func (l *Ledger) AddPasskey(ctx context.Context, p broker.Passkey, by approval.Voter) error {
 	e, err := newEntry(kindRegistered, p.ID, p.Time)
 	if err != nil {
 		return err
@@ -72,7 +73,7 @@ func (l *Ledger) AddPasskey(ctx context.Context, p broker.Passkey, by broker.Vot
 }
 
 // RemovePasskey implements [broker.Passkeys].
-func (l *Ledger) RemovePasskey(ctx context.Context, id string, by broker.Voter, at time.Time) error {
+func (l *Ledger) RemovePasskey(ctx context.Context, id string, by approval.Voter, at time.Time) error {
 	if _, err := record.ParseID(id); err != nil {
 		return broker.ErrOvertaken
 	}
