@@ -14,7 +14,6 @@ import (
 	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/internal/people"
-	"github.com/google/uuid"
 )
 
 // MaxPasskeys is how many passkeys one person can have at once. The schema holds the same number and enforces it.
@@ -34,7 +33,7 @@ type Passkey struct {
 	Key  passkey.Key
 }
 
-// Passkeys keeps people's passkeys. All methods are safe for concurrent use, also across replicas. Errors are as for Ledger.
+// Passkeys keeps people's passkeys.
 type Passkeys interface {
 	// Passkeys returns a person's passkeys that are not removed, oldest first. It returns only those that a ledger entry
 	// confirms.
@@ -46,7 +45,7 @@ type Passkeys interface {
 	RemovePasskey(ctx context.Context, id string, by approval.Voter, at time.Time) error
 }
 
-// RelyingParty returns the site that passkeys are registered for.
+// RelyingParty is the site that passkeys are registered for.
 func (b *Broker) RelyingParty() passkey.RelyingParty { return b.cfg.RelyingParty }
 
 // Passkeys returns a person's passkeys, oldest first.
@@ -92,13 +91,7 @@ func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registrati
 	if err := b.mayAdd(ctx, who, r); err != nil {
 		return Passkey{}, err
 	}
-	id, err := uuid.NewV7()
-	if err != nil {
-		return Passkey{}, fmt.Errorf("making an id: %w", err)
-	}
-	p := Passkey{
-		ID: id.String(), Person: voter.ID, Name: r.Name, Time: b.cfg.Now().UTC(), Site: b.cfg.RelyingParty.ID, Key: key,
-	}
+	p := Passkey{ID: newID(), Person: voter.ID, Name: r.Name, Time: b.cfg.Now().UTC(), Site: b.cfg.RelyingParty.ID, Key: key}
 	err = b.cfg.Passkeys.AddPasskey(ctx, p, voter)
 	switch {
 	case errors.Is(err, ErrOvertaken):
@@ -110,7 +103,7 @@ func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registrati
 	return p, nil
 }
 
-// mayAdd returns nil if a person may add a passkey. A session alone is not enough: see AddPasskey.
+// mayAdd returns nil if a person may add a passkey.
 func (b *Broker) mayAdd(ctx context.Context, who people.Person, r Registration) error {
 	has, err := b.Passkeys(ctx, who)
 	switch {

@@ -1,10 +1,13 @@
 package broker
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker/approval"
+	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -44,7 +47,7 @@ type Status string
 // other credential stays in StatusIntent until a second commit records the result.
 const (
 	StatusDenied  Status = "denied"
-	StatusPending       = Status(approval.Pending)
+	StatusPending        = Status(approval.Pending)
 	// StatusApproved: enough people have approved, and the sandbox may redeem the request. StatusRedeemed: the sandbox has done
 	// so.
 	StatusApproved = Status(approval.Approved)
@@ -178,28 +181,21 @@ type Minted struct {
 
 // Selector selects live records. A record must match all fields that are set.
 type Selector struct {
-	ID             string
-	SPIFFEID       string
-	SPIFFEIDPrefix string // a path prefix that ends on a segment boundary
-	TrustDomain    string
-	Task           string
-	Scope          string
-	Catalogue      string // digest
+	ID, SPIFFEID             string
+	SPIFFEIDPrefix           string // a path prefix that ends on a segment boundary
+	TrustDomain, Task, Scope string
+	Catalogue                string // digest
 }
 
 // LiveCredential is a record whose credential is alive, or may be.
 type LiveCredential struct {
-	ID         string
-	Subject    string // SPIFFE ID
-	Task       string
-	Scope      string
-	Kind       string
-	Status     Status // intent, issued, unknown or revoking
-	Detail     string // the cause, for StatusRevoking
-	Actor      string // for StatusRevoking
-	StatusTime time.Time
-	Expires    time.Time
-	VaultLease VaultLease
+	ID                  string
+	Subject             string // SPIFFE ID
+	Task, Scope, Kind   string
+	Status              Status // intent, issued, unknown or revoking
+	Detail, Actor       string // the cause and who ordered it, for StatusRevoking
+	StatusTime, Expires time.Time
+	VaultLease          VaultLease
 }
 
 // The kinds of commands.
@@ -272,4 +268,77 @@ type Refusal struct {
 	Unsigned bool
 	// Suppressed counts the refusals that exceeded the recording rate since the last recorded refusal.
 	Suppressed int
+}
+
+// Actor is a workload or a person that gives an order.
+type Actor struct {
+	Workload Subject // zero for a person
+	// Person is the ID of a person. Name is the person's display name, which is untrusted and not unique. Both are empty for a
+	// workload.
+	Person, Name string
+}
+
+func workload(who attest.Identity) Subject {
+	return Subject{ID: who.ID(), Kind: who.Kind(), Thumbprint: who.Thumbprint()}
+}
+
+// WorkloadActor returns the actor for a workload.
+func WorkloadActor(who attest.Identity) Actor {
+	return Actor{Workload: workload(who)}
+}
+
+// PersonActor returns the actor for a person.
+func PersonActor(who people.Person) Actor { return Actor{Person: who.ID(), Name: who.Name()} }
+
+// ID returns the SPIFFE ID of a workload, or the ID of a person: issuer, # and subject. No string can be both.
+func (a Actor) ID() string {
+	if a.Person != "" {
+		return a.Person
+	}
+	return a.Workload.ID.String()
+}
+
+// Reach limits what a reader may see. The zero value reaches nothing.
+type Reach struct {
+	// Subject, if set, limits the reach to that sandbox's own records.
+	Subject string
+	// TrustDomains reaches all records of these trust domains. Within reaches the records of SPIFFE IDs at or below these paths.
+	// A record is within reach if either reaches it.
+	TrustDomains, Within []string
+	// All reaches everything. It is only for Brevet's own maintenance, never for a caller.
+	All bool
+}
+
+// ReachOf returns the reach of SPIFFE IDs, paths and trust domains ("spiffe://" and a name). It ignores anything else. Equal
+// reaches have the same form.
+func ReachOf(prefixes []string) Reach {
+	var r Reach
+	for _, prefix := range slices.Sorted(slices.Values(prefixes)) { // wider prefixes come first
+		id, err := spiffeid.FromString(prefix)
+		switch {
+		case err != nil || r.Covers(prefix):
+		case id.Path() == "":
+			r.TrustDomains = append(r.TrustDomains, id.TrustDomain().Name())
+		default:
+			r.Within = append(r.Within, prefix)
+		}
+	}
+	return r
+}
+
+// Covers reports whether the trust domains and paths contain all of id: a SPIFFE ID with everything below it, or a whole trust
+// domain.
+func (r Reach) Covers(id string) bool {
+	parsed, err := spiffeid.FromString(id)
+	if err != nil {
+		return false
+	}
+	return slices.Contains(r.TrustDomains, parsed.TrustDomain().Name()) ||
+		slices.ContainsFunc(r.Within, func(prefix string) bool { return below(id, prefix) })
+}
+
+// below reports whether an ID is the prefix or below it. A prefix ends at a segment boundary.
+func below(id, prefix string) bool {
+	rest, ok := strings.CutPrefix(id, prefix)
+	return ok && (rest == "" || rest[0] == '/')
 }

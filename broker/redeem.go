@@ -144,7 +144,7 @@ func sameAsShown(who attest.Identity, c *ApprovalRequest, req Request, d scopes.
 	}
 	d.TTL = c.TTL
 	then := Record{
-		ID: c.ID, Subject: Subject{ID: who.ID(), Kind: who.Kind(), Thumbprint: who.Thumbprint()}, Request: req, Decision: d,
+		ID: c.ID, Subject: workload(who), Request: req, Decision: d,
 		Digest: digest, Expires: c.Expires,
 	}
 	if d.Scope.Approval == nil {

@@ -75,11 +75,7 @@ func (p *places) take(trustDomain string, now time.Time) (place, error) {
 	defer p.mu.Unlock()
 	list := p.open[trustDomain]
 	if list == nil || len(list.free) == 0 || now.Sub(list.opened) >= listOpen {
-		id, err := uuid.NewRandom()
-		if err != nil {
-			return place{}, fmt.Errorf("naming a status list: %w", err)
-		}
-		list = &openList{id: id.String(), opened: now, free: make([]uint16, listPlaces)}
+		list = &openList{id: uuid.NewString(), opened: now, free: make([]uint16, listPlaces)}
 		for i := range list.free {
 			list.free[i] = uint16(i)
 		}
@@ -142,9 +138,6 @@ func (l *lists) drop(id string) {
 func (l *lists) keep(id string, held cachedStatusList) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.of == nil {
-		l.of = map[string]cachedStatusList{}
-	}
 	for other, h := range l.of {
 		if held.read.Sub(h.read) >= listLife {
 			delete(l.of, other)
