@@ -116,7 +116,8 @@ func (b *Broker) Vote(ctx context.Context, who people.Person, cast VoteCast) (*A
 		if c.Canonical == "" || c.Hash() != cast.Hash {
 			return nil, ErrStale
 		}
-		if cast.Covers == approval.CoverTask && (cast.Verdict == approval.BreakGlass || !approval.Canonical(c.Canonical).Reusable()) {
+		reusable := cast.Verdict != approval.BreakGlass && approval.Canonical(c.Canonical).Reusable()
+		if cast.Covers == approval.CoverTask && !reusable {
 			return nil, ErrNotRemembered
 		}
 		vote, err := b.filled(ctx, c, voter, cast)

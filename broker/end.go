@@ -406,8 +406,7 @@ func (b *Broker) carryOut(ctx context.Context, cmd Command, reach Reach, cause s
 
 // Receipt lists the effects of an early end, credential by credential.
 type Receipt struct {
-	// Command is the ID of the ledger entry with the order. It is empty for a release.
-	Command string
+	Command string // the ID of the ledger entry with the order; empty for a release
 	Time    time.Time
 	Ended   []Ended
 	// More means that some credentials are not listed. They are inactive too, and the sweeper continues to revoke them.

@@ -150,7 +150,15 @@ func (b *Broker) watchInbox(ctx context.Context) {
 }
 
 func (b *Broker) tellAll(ctx context.Context, listeners []*Listener) error {
-	standing, err := b.cfg.Approvals.Standing(ctx, queriesOf(b.cfg.ApprovalPolicy.Rules, listeners))
+	// One query for each group and reach, since many listeners share them.
+	queries := map[string]WaitingQuery{}
+	for _, l := range listeners {
+		within := b.cfg.ApprovalPolicy.Rules.Within(l.voter.Groups, people.RoleApprover)
+		for _, group := range l.voter.Groups {
+			queries[fmt.Sprintf("%q", append(within, group))] = WaitingQuery{Groups: []string{group}, Within: within, Limit: mostStanding + 1}
+		}
+	}
+	standing, err := b.cfg.Approvals.Standing(ctx, slices.Collect(maps.Values(queries)))
 	if err != nil {
 		return fmt.Errorf("listing pending requests: %w", err)
 	}
@@ -169,18 +177,6 @@ func (b *Broker) tellAll(ctx context.Context, listeners []*Listener) error {
 		b.listeners.tell(l, l.notify(all[i], cases))
 	}
 	return nil
-}
-
-// queriesOf makes one query for each group and reach, since many listeners share them.
-func queriesOf(rules people.Rules, listeners []*Listener) []WaitingQuery {
-	queries := map[string]WaitingQuery{}
-	for _, l := range listeners {
-		within := rules.Within(l.voter.Groups, people.RoleApprover)
-		for _, group := range l.voter.Groups {
-			queries[fmt.Sprintf("%q", append(within, group))] = WaitingQuery{Groups: []string{group}, Within: within, Limit: mostStanding + 1}
-		}
-	}
-	return slices.Collect(maps.Values(queries))
 }
 
 // requestsOf reads requests by ID. It leaves out those that do not exist.

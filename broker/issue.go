@@ -146,16 +146,19 @@ func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, no
 		Scope:    d.Scope.Name,
 		Task:     req.Task,
 		Details: []token.Detail{{
-			Type:       d.Scope.Name,
-			Actions:    []string{string(d.Scope.Authority)},
-			Locations:  []string{credential.Audience},
-			Identifier: d.Resource,
-			Params:     d.Params,
+			Type: d.Scope.Name, Actions: []string{string(d.Scope.Authority)}, Locations: []string{credential.Audience},
+			Identifier: d.Resource, Params: d.Params,
 		}},
-		Confirm:    confirmOf(rec),
 		OnBehalfOf: PersonOf(req.User),
 		OneShot:    credential.OneShot,
 		Status:     in.status(b.cfg.Issuer),
+	}
+	bound := token.Confirm{JKT: rec.Request.JKT} // the keys that the token is bound to
+	if credential.Bind == scopes.BindMTLS {
+		bound.X5T = rec.Subject.Thumbprint
+	}
+	if bound != (token.Confirm{}) {
+		claims.Confirm = &bound
 	}
 	if p := req.Parent; p != nil {
 		claims.Subject, claims.Actor = p.Subject, &token.Actor{Subject: claims.ClientID, Actor: p.Actor}
@@ -408,18 +411,6 @@ func userID(u *scopes.User) string {
 		return ""
 	}
 	return u.ID
-}
-
-// confirmOf returns the keys that the token of a record is bound to. It returns nil if there are none.
-func confirmOf(rec Record) *token.Confirm {
-	bound := token.Confirm{JKT: rec.Request.JKT}
-	if rec.Decision.Scope.Credential.Bind == scopes.BindMTLS {
-		bound.X5T = rec.Subject.Thumbprint
-	}
-	if bound == (token.Confirm{}) {
-		return nil
-	}
-	return &bound
 }
 
 // requestDigest returns the same digest for two requests that ask for the same thing: the encoder sorts map keys.

@@ -77,7 +77,8 @@ func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registrati
 	if !b.cfg.RelyingParty.Configured() {
 		return Passkey{}, ErrNoPasskeys
 	}
-	if !isPasskeyName(r.Name) {
+	if strings.TrimSpace(r.Name) == "" || !utf8.ValidString(r.Name) || utf8.RuneCountInString(r.Name) > maxPasskeyName ||
+		strings.ContainsFunc(r.Name, func(c rune) bool { return !unicode.IsPrint(c) }) {
 		return Passkey{}, ErrPasskeyName
 	}
 	key, err := passkey.Register(r.Response, r.Challenge, b.cfg.RelyingParty)
@@ -130,12 +131,6 @@ func (b *Broker) mayAdd(ctx context.Context, who people.Person, r Registration) 
 		return fmt.Errorf("%w: %w", ErrNotVouched, err)
 	}
 	return nil
-}
-
-func isPasskeyName(name string) bool {
-	unseen := func(c rune) bool { return !unicode.IsPrint(c) }
-	return strings.TrimSpace(name) != "" && utf8.ValidString(name) && utf8.RuneCountInString(name) <= maxPasskeyName &&
-		!strings.ContainsFunc(name, unseen)
 }
 
 // RemovePasskey removes a person's passkey. It returns ErrNotFound if the person has none with that ID. Signatures of a removed

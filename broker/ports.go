@@ -56,8 +56,7 @@ type LiveCredentials interface {
 	Live(ctx context.Context, sel Selector, reach Reach, page LivePage) ([]LiveCredential, error)
 	// Overdue returns up to due.Limit records that need the sweeper's attention.
 	Overdue(ctx context.Context, due Overdue) ([]LiveCredential, error)
-	// Deadlines returns up to limit tasks whose deadline has passed by the store's clock and that nobody has ended yet. A Command
-	// ends them.
+	// Deadlines returns up to limit tasks whose deadline has passed by the store's clock, and which no Command has ended yet.
 	Deadlines(ctx context.Context, limit int) ([]Task, error)
 	// RequestsOfEndedTasks returns up to limit requests that still wait for approval or redemption although their task has ended:
 	// those of one task, or of all tasks if task is the zero value.
@@ -87,11 +86,8 @@ type Tokens interface {
 
 // TokenStanding is the state of an access token.
 type TokenStanding struct {
-	// Active means that the token was issued and has not expired, and that nobody has ended it or its task or quarantined its
-	// sandbox.
-	Active bool
-	// Catalogue is the digest of the catalogue in force. It is empty if no catalogue was ever applied.
-	Catalogue string
+	Active    bool   // it was issued and has not expired, and nobody has ended it or its task or quarantined its sandbox
+	Catalogue string // digest of the catalogue in force; empty if none was ever applied
 }
 
 // Approvals keeps the requests that wait for approval, and the votes on them.
@@ -174,9 +170,8 @@ type WaitingQuery struct {
 // Transition is one state change of a request that waits for approval.
 type Transition struct {
 	Request string
-	// Was and Votes describe the request before the transition. If they do not match, Apply changes nothing.
-	Was     Status
-	Votes   int
+	Was     Status // before the transition; if Was or Votes do not match, Apply changes nothing
+	Votes   int    // before the transition
 	Becomes Status
 	Time    time.Time
 	// Actor is the ID of a person, or the SPIFFE ID of the workload that withdraws the request or has ended its task. It is empty
@@ -191,12 +186,10 @@ type Transition struct {
 
 // LivePage selects one page of a list of live records.
 type LivePage struct {
-	After string // the ID to continue after; empty starts at the beginning
-	Limit int
-	// Leased excludes credentials that Vault cannot end.
-	Leased bool
-	// Before is a ledger index. It excludes records that began at that index or later. Zero excludes nothing.
-	Before int64
+	After  string // the ID to continue after; empty starts at the beginning
+	Limit  int
+	Leased bool  // excludes credentials that Vault cannot end
+	Before int64 // excludes records that began at that ledger index or later; zero excludes nothing
 }
 
 // Overdue selects the records that the sweeper must advance:
@@ -207,9 +200,8 @@ type LivePage struct {
 //     subject is in quarantine, or their approval was followed by a denial; Detail then holds that cause
 type Overdue struct {
 	Unfinished, Overdue time.Time
-	// Orders skips the orders that were given before this time, because they have been carried out. Zero skips none.
-	Orders time.Time
-	Limit  int
+	Orders              time.Time // skips earlier orders, which have been carried out; zero skips none
+	Limit               int
 }
 
 // Election elects one replica to run the sweeper.
@@ -310,12 +302,9 @@ type View struct {
 	// this issuance redeems.
 	RedeemedBy, Approves string
 	Redemptions          int
-	// Remembered is the request whose approval also covers this one.
-	Remembered string
-	// Parent is the issuance that this one was delegated from.
-	Parent string
-	// User is the person that the sandbox acts for, with the groups at that time. It is nil if there is none.
-	User *scopes.User
+	Remembered           string       // the request whose approval also covers this one
+	Parent               string       // the issuance that this one was delegated from
+	User                 *scopes.User // the person that the sandbox acts for, with the groups at that time; or nil
 }
 
 // Query narrows a List. Zero fields do not narrow.
@@ -325,23 +314,18 @@ type Query struct {
 	Scope, Task            string
 	Decision, DecisionCode string
 	Status                 Status
-	Since, Until           time.Time // Since is inclusive, Until exclusive
-	// Words must all occur in the reason, in any order and case.
-	Words string
-	// Params are parameters by name. A value that reads as a number or a boolean also matches as one.
-	Params map[string]string
-	// Approver is a person who voted on the request, or on the request that this issuance redeems.
-	Approver string
-	// User is the person that the sandbox acts for.
-	User string
+	Since, Until           time.Time         // Since is inclusive, Until exclusive
+	Words                  string            // must all occur in the reason, in any order and case
+	Params                 map[string]string // by name; a value that reads as a number or a boolean also matches as one
+	Approver               string            // a person who voted on the request, or on the one that this issuance redeems
+	User                   string            // the person that the sandbox acts for
 	// Credential is the SHA-256 of a token's claims, or of the secret of another kind of credential. Name is the credential's
 	// name in the target system.
 	Credential []byte
 	Name       string
 	// Group is the approver group that was asked.
 	Group, Authority, Resource, Catalogue, KeyID string
-	// Limit is the page size, 1 to 500.
-	Limit int
+	Limit                                        int // the page size, 1 to 500
 	// Before continues a listing: only records with smaller indexes follow. Zero starts at the newest record.
 	Before int64
 	// From, unless zero, pages backward: it selects the last page whose indexes are all at least From, in the same order.
@@ -352,9 +336,8 @@ type Query struct {
 type TimelineQuery struct {
 	SPIFFEID, Task string
 	ID             string
-	// From is the lowest index. Limit is the maximum number of entries, 1 to 500.
-	From  int64
-	Limit int
+	From           int64 // the lowest index
+	Limit          int   // of entries, 1 to 500
 }
 
 // Happening is a ledger entry in readable form.
@@ -362,9 +345,8 @@ type Happening struct {
 	Index    int64
 	Time     time.Time
 	Kind, ID string // of the entry
-	// Status is the request's new status, and Detail is the reason for it.
-	Status Status
-	Detail string
+	Status   Status // of the request afterwards
+	Detail   string // the reason for Status
 	// Scope, Resource, Code and Explanation describe a decision.
 	Scope, Resource, Code, Explanation string
 	// Actor is a SPIFFE ID, or the ID of a person. ActorName is the person's name at that time.
@@ -399,20 +381,19 @@ const NoticeLease = 30 * time.Second
 
 // Notice is a message to an external system. It contains no secret, and no free text of a sandbox.
 type Notice struct {
-	ID       string // the same for each attempt and each subscriber
-	Kind     NoticeKind
-	Time     time.Time // of the event
-	Request  string    // the ID of the request or the issuance
-	Status   Status    // after the event
-	SPIFFEID string
-	Scope    string
-	// Authority, Resource and Task are as in View.
-	Authority, Resource, Task string
-	Group                     string // empty for NoticeUnrevoked; the break-glass group for NoticeBroken, with its quorum in Quorum
-	Quorum                    int
-	Expires                   time.Time
-	Attempts                  int   // including this one
-	Index                     int64 // of the entry that caused it
+	ID      string // the same for each attempt and each subscriber
+	Kind    NoticeKind
+	Time    time.Time // of the event
+	Request string    // the ID of the request or the issuance
+	Status  Status    // after the event
+
+	SPIFFEID, Scope, Authority, Resource, Task string // as in View
+
+	Group    string // empty for NoticeUnrevoked; the break-glass group for NoticeBroken, with its quorum in Quorum
+	Quorum   int
+	Expires  time.Time
+	Attempts int   // including this one
+	Index    int64 // of the entry that caused it
 }
 
 // Subscription selects the notices for one subscriber. The store identifies the subscriber by Name, permanently.

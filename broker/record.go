@@ -15,28 +15,21 @@ import (
 
 // Request is a request of a sandbox. It does not name the caller: the identity comes only from the SVID.
 type Request struct {
-	Scope  string
-	Params map[string]any
-	// TTL is the requested lifetime. Zero asks for the scope's default.
-	TTL  time.Duration
-	Task string
+	Scope, Task string
+	Params      map[string]any
+	TTL         time.Duration // zero asks for the scope's default
 	// Reason is free text from the sandbox. It is recorded and shown to people as untrusted, and never evaluated.
 	Reason string
-	// CSR is a PEM certificate signing request, and PublicKey an OpenSSH public key. They hold the caller's own key, for scopes
-	// that certify one.
+	// CSR (PEM) and PublicKey (OpenSSH) hold the caller's own key, for scopes that certify one.
 	CSR, PublicKey string
-	// JKT is the RFC 7638 thumbprint of the key that the caller proved with DPoP (RFC 9449). A JWT is bound to this key. JKT is
-	// empty if the caller sent no proof.
+	// JKT is the RFC 7638 thumbprint of the key that the caller proved with DPoP (RFC 9449), to which a JWT is bound; or empty.
 	JKT string
 	// IdempotencyKey makes retries of a request return one result. If it is empty, each call is a separate request.
 	IdempotencyKey string
-	// Parent is the token that this request delegates. It is nil if there is none.
-	Parent *token.Claims
-	// User is the person that the sandbox acts for, as proved by that person's ID token. It is nil if there is none. The subject
-	// is always the sandbox.
-	User *scopes.User
-	// Expect is not part of the decision and is not recorded.
-	Expect Expectation
+	Parent         *token.Claims // the token that this request delegates, or nil
+	// User is the person that the sandbox acts for, as proved by that person's ID token, or nil. The subject is always the sandbox.
+	User   *scopes.User
+	Expect Expectation // not part of the decision, and not recorded
 }
 
 // Status is the state of a request. It only moves forward.
@@ -48,8 +41,7 @@ type Status string
 const (
 	StatusDenied  Status = "denied"
 	StatusPending        = Status(approval.Pending)
-	// StatusApproved: enough people have approved, and the sandbox may redeem the request. StatusRedeemed: the sandbox has done
-	// so.
+	// StatusApproved: enough people have approved, and the sandbox may redeem the request. StatusRedeemed: it has done so.
 	StatusApproved = Status(approval.Approved)
 	StatusRedeemed = Status(approval.Redeemed)
 	// StatusRejected: a person has denied the request. StatusWithdrawn: the sandbox has withdrawn it.
@@ -90,34 +82,28 @@ const (
 
 // Subject is the attested workload that a record is about.
 type Subject struct {
-	ID   spiffeid.ID
-	Kind attest.Kind
-	// Thumbprint is that of the certificate, as in RFC 8705 x5t#S256. It is empty for a JWT-SVID.
-	Thumbprint string
+	ID         spiffeid.ID
+	Kind       attest.Kind
+	Thumbprint string // of the certificate, as in RFC 8705 x5t#S256; empty for a JWT-SVID
 }
 
 // Intent describes exactly the credential to mint. It is recorded before the mint.
 type Intent struct {
-	// ID and Expires are those of the record.
-	ID      string
-	Expires time.Time
-	Kind    string // one of the kinds of package scopes
+	ID      string    // that of the record
+	Expires time.Time // that of the record
+	Kind    string    // one of the kinds of package scopes
 	// Grant is what to ask Vault for. It is nil for a JWT, which the fields below describe instead.
-	Grant    *scopes.Grant
-	Audience string
-	// KeyID is the RFC 7638 thumbprint of the signing key. Algorithm is its JWS name.
-	KeyID     string
-	Algorithm string
-	// OneShot means that the token moves to StatusUsed after one use.
-	OneShot bool
-	// StatusList is the UUID of the token's status list, and StatusIndex the token's index in it. StatusList is empty if there is
-	// none.
+	Grant     *scopes.Grant
+	Audience  string
+	KeyID     string // RFC 7638 thumbprint of the signing key
+	Algorithm string // of the key: its JWS name
+	OneShot   bool   // the token moves to StatusUsed after one use
+	// StatusList is the UUID of the token's status list, or empty. StatusIndex is the token's index in it.
 	StatusList  string
 	StatusIndex int
 	// Claims is the payload of the JWT, byte for byte. It is not secret: without a signature it grants nothing.
-	Claims []byte
-	// ClaimsDigest is the SHA-256 of Claims.
-	ClaimsDigest [32]byte
+	Claims       []byte
+	ClaimsDigest [32]byte // SHA-256 of Claims
 }
 
 // Record is one decided request, with its intent if it was allowed. The ledger keeps it permanently.
@@ -129,11 +115,9 @@ type Record struct {
 	Request  Request
 	Decision scopes.Decision
 	Status   Status
-	// Expires is when the credential expires, or when the wait for approval ends. It is zero for a denial.
-	Expires time.Time
-	Intent  *Intent
-	// Limits are the limits that the request counts against.
-	Limits []Limit
+	Expires  time.Time // of the credential, or the end of the wait for approval; zero for a denial
+	Intent   *Intent
+	Limits   []Limit // that the request counts against
 	// Digest is the SHA-256 of the request's canonical form. Brevet compares it when an idempotency key is used again.
 	Digest [32]byte
 	// Canonical is what approvers are shown of a pending request, byte for byte. Approves is the approved request that this
@@ -149,12 +133,9 @@ type Outcome struct {
 	// Detail is a fixed code for the reason, such as "vault_unavailable". It is empty for StatusIssued, StatusExpired and
 	// StatusUsed.
 	Detail string
-	// Actor is the SPIFFE ID of the workload, or the ID of the person, that caused the outcome. It is empty if Brevet itself did.
-	Actor string
-	// Minted is set with StatusIssued. With StatusUnknown it holds what is known.
-	Minted *Minted
-	// Term is the term of the sweeper that reports the outcome; that sweeper must still lead. It is zero for any other caller.
-	Term int64
+	Actor  string  // the SPIFFE ID of the workload, or the ID of the person, that caused the outcome; empty if Brevet itself did
+	Minted *Minted // set with StatusIssued; with StatusUnknown it holds what is known
+	Term   int64   // of the sweeper that reports the outcome, which must still lead; zero for any other caller
 }
 
 // VaultLease identifies a dynamic credential in Vault. It is not secret: it grants nothing.
@@ -208,20 +189,16 @@ const (
 
 // Command is an order that affects many records, or future records. It has its own ledger entry.
 type Command struct {
-	ID   string // a UUIDv7
-	Time time.Time
-	Kind string
-	// Actor is who gave the order. It is nil if a deadline did.
-	Actor *Actor
+	ID    string // a UUIDv7
+	Time  time.Time
+	Kind  string
+	Actor *Actor // who gave the order; nil if a deadline did
 	// Target is what the order affects. For the end of a task it holds SPIFFEID and Task. For a quarantine it holds only
 	// SPIFFEID, which may be a path prefix, or "spiffe://" and a trust domain. For a revocation any fields may be set.
 	Target Selector
-	// At is when the task ends. If it is not after Time, the task ends now.
-	At time.Time
-	// Reason is free text of the actor.
-	Reason string
-	// Lifts is the command that ordered the quarantine to lift.
-	Lifts string
+	At     time.Time // when the task ends; now, if that is not after Time
+	Reason string    // free text of the actor
+	Lifts  string    // the command that ordered the quarantine to lift
 }
 
 // Quarantine is an order in force that sandboxes get no credentials.
@@ -244,14 +221,12 @@ type EndedTaskRequest struct {
 	ID     string
 	Status Status // StatusPending or StatusApproved
 	Votes  int
-	// Actor is who ended the task: a SPIFFE ID or the ID of a person. It is empty if the task's deadline passed.
-	Actor string
+	Actor  string // who ended the task: a SPIFFE ID or the ID of a person; empty if its deadline passed
 }
 
 // Refusal is a call that never became a request, because attestation failed or the input was invalid.
 type Refusal struct {
-	// ID is the request ID that the caller was given. If it is empty, the ledger makes one.
-	ID   string
+	ID   string // the request ID that the caller was given; if it is empty, the ledger makes one
 	Time time.Time
 	// Code is the problem code in the response to the caller. Detail is a fixed code for the specific cause.
 	Code, Detail string
@@ -265,9 +240,8 @@ type Refusal struct {
 	Relayed bool
 	// Unsigned means that a relayed call carried nothing that Brevet signed. Anybody who reaches a gateway can make such calls,
 	// so each Detail has a separate, small budget.
-	Unsigned bool
-	// Suppressed counts the refusals that exceeded the recording rate since the last recorded refusal.
-	Suppressed int
+	Unsigned   bool
+	Suppressed int // how many refusals exceeded the recording rate since the last recorded one
 }
 
 // Actor is a workload or a person that gives an order.

@@ -93,7 +93,15 @@ func (b *Broker) RedeemApproval(ctx context.Context, who attest.Identity, r Rede
 func (b *Broker) prepareApproved(catalogue *scopes.Catalogue, who attest.Identity, c *ApprovalRequest, r Redemption, now time.Time) (Record, Key, error) {
 	req := Request{
 		Scope: c.Scope, Params: c.Params, TTL: c.TTLAsked, Task: c.Task, Reason: c.Reason, CSR: r.CSR, PublicKey: r.PublicKey,
-		JKT: r.JKT, User: userThen(c, now),
+		JKT: r.JKT,
+	}
+	if c.User != nil {
+		// The person's ID token may have expired since. If it limited the TTL that people were shown, that TTL remains the limit.
+		user := *c.User
+		if slices.Contains(c.Clamps, scopes.BoundUser) {
+			user.Until = now.Add(c.TTL)
+		}
+		req.User = &user
 	}
 	decide := catalogue.DecideApproved
 	if b.cfg.ApprovalPolicy.ApprovedBy(c.facts()) == scopes.ReasonBreakGlass {
@@ -122,19 +130,6 @@ func (b *Broker) prepareApproved(catalogue *scopes.Catalogue, who attest.Identit
 	return rec, key, err
 }
 
-// userThen returns the person that the sandbox acted for when it asked. The person's ID token may have expired since. If it
-// limited the TTL that people were shown, that TTL remains the limit.
-func userThen(c *ApprovalRequest, now time.Time) *scopes.User {
-	if c.User == nil {
-		return nil
-	}
-	user := *c.User
-	if slices.Contains(c.Clamps, scopes.BoundUser) {
-		user.Until = now.Add(c.TTL)
-	}
-	return &user
-}
-
 // sameAsShown returns nil if the credential to issue is, byte for byte, what people were shown: the same catalogue, the same
 // request with the same key, and the same certificate if the credential is bound to it. Only the TTL may be shorter.
 func sameAsShown(who attest.Identity, c *ApprovalRequest, req Request, d scopes.Decision) error {
@@ -143,13 +138,10 @@ func sameAsShown(who attest.Identity, c *ApprovalRequest, req Request, d scopes.
 		return err
 	}
 	d.TTL = c.TTL
-	then := Record{
-		ID: c.ID, Subject: workload(who), Request: req, Decision: d,
-		Digest: digest, Expires: c.Expires,
-	}
 	if d.Scope.Approval == nil {
 		return ErrStale
 	}
+	then := Record{ID: c.ID, Subject: workload(who), Request: req, Decision: d, Digest: digest, Expires: c.Expires}
 	text, err := canonical(then, *d.Scope.Approval) // as in the catalogue, not as in the record
 	if err != nil {
 		return err

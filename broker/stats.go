@@ -31,13 +31,10 @@ const MostGroups = 20
 
 // Group counts credentials that have something in common.
 type Group struct {
-	// Name is the authority, kind, SPIFFE ID, task or scope; empty for the total.
-	Name string
-	// SPIFFEID is the sandbox that a task belongs to: two sandboxes may use the same task name.
-	SPIFFEID string
+	Name     string // the authority, kind, SPIFFE ID, task or scope; empty for the total
+	SPIFFEID string // the sandbox that a task belongs to: two sandboxes may use the same task name
 	Count    int64
-	// Ends is when the last of them expires. It is zero if there is none.
-	Ends time.Time
+	Ends     time.Time // when the last of them expires; zero if there is none
 }
 
 // LiveCounts counts the live credentials within reach.
@@ -56,10 +53,8 @@ const LongestRates = 24 * time.Hour
 
 // RatesQuery selects the period and the step of rates.
 type RatesQuery struct {
-	// Since is at most LongestRates before Until.
-	Since, Until time.Time
-	// Step is a whole number of minutes.
-	Step time.Duration
+	Since, Until time.Time     // at most LongestRates apart
+	Step         time.Duration // a whole number of minutes
 }
 
 // Rates counts what was recorded, step by step.
@@ -109,15 +104,12 @@ func (q RatesQuery) Nothing() Rates {
 	return r
 }
 
-// MostCalls is the highest number of uses that can be reported for one credential.
-const MostCalls = 1_000_000_000
-
 // Use is a holder's report on a credential. Nobody else can check it, but a false report concerns only the holder.
 type Use struct {
 	Issuance string
 	Holder   Actor
 	Time     time.Time // of the report
-	Calls    int64     // 0 to MostCalls
+	Calls    int64     // 0 to 1,000,000,000
 	// LastUsed is zero when Calls is.
 	LastUsed time.Time
 }
@@ -147,30 +139,24 @@ func (b *Broker) ReportUse(ctx context.Context, who attest.Identity, use Use) (U
 		return Use{}, err
 	}
 	use.Holder, use.Time = WorkloadActor(who), b.cfg.Now().UTC()
-	use.LastUsed = lastUse(*view, use)
-	return b.cfg.Usage.Report(ctx, use)
-}
-
-// lastUse limits the reported time to the lifetime of the credential, whatever the holder's clock says.
-func lastUse(of View, use Use) time.Time {
-	if use.Calls == 0 {
-		return time.Time{}
-	}
+	// The reported time lies within the lifetime of the credential, whatever the holder's clock says.
 	latest := use.Time
-	if of.Expires.Before(latest) {
-		latest = of.Expires
+	if view.Expires.Before(latest) {
+		latest = view.Expires
 	}
-	if slices.Contains([]Status{StatusRevoked, StatusReleased, StatusUsed, StatusExpired}, of.Status) && of.StatusTime.Before(latest) {
-		latest = of.StatusTime
+	if slices.Contains([]Status{StatusRevoked, StatusReleased, StatusUsed, StatusExpired}, view.Status) && view.StatusTime.Before(latest) {
+		latest = view.StatusTime
 	}
-	last := use.LastUsed
-	if last.IsZero() || last.After(latest) {
-		last = latest
+	if use.LastUsed.IsZero() || use.LastUsed.After(latest) {
+		use.LastUsed = latest
 	}
-	if last.Before(of.Time) {
-		last = of.Time
+	if use.LastUsed.Before(view.Time) {
+		use.LastUsed = view.Time
 	}
-	return last
+	if use.Calls == 0 {
+		use.LastUsed = time.Time{}
+	}
+	return b.cfg.Usage.Report(ctx, use)
 }
 
 // Usage returns the outcomes of requests within reach, by scope. Scopes with the smallest share of used credentials come first.
@@ -196,15 +182,12 @@ func (u ScopeUsage) share() float64 {
 
 // LedgerStatus is the state of the ledger's store, for display. No decision depends on it.
 type LedgerStatus struct {
-	// RoundTrip is how long the database took to answer a ping. It is zero if there is no clock to measure with.
-	RoundTrip time.Duration
-	// Version is the version of the server. Primary means that the server accepts writes.
-	Version string
-	Primary bool
-	// Entries is the number of ledger entries. Bytes is the size of all tables and indexes on disk.
-	Entries, Bytes int64
-	// Unrevoked is the number of credentials that should be dead but may not be.
-	Unrevoked int64
+	RoundTrip time.Duration // of a ping; zero if there is no clock to measure with
+	Version   string        // of the server
+	Primary   bool          // the server accepts writes
+	Entries   int64         // in the ledger
+	Bytes     int64         // of all tables and indexes on disk
+	Unrevoked int64         // credentials that should be dead but may not be
 	// Sweeper is the leadership for the sweep. Witnesses is the leadership for sending checkpoints to witnesses.
 	Sweeper, Witnesses Leadership
 	// Checkpoint is the latest one. It is zero if there is none.
@@ -243,14 +226,11 @@ const (
 
 // VaultStatus is the state of Vault and of the broker's login.
 type VaultStatus struct {
-	// RoundTrip is how long Vault took to answer whether it is sealed.
-	RoundTrip time.Duration
+	RoundTrip time.Duration // of the question whether Vault is sealed
 	Version   string
 	Sealed    bool
-	// Login is how long the broker's token lives without renewal. Zero means forever.
-	Login time.Duration
-	// Worked is when Vault last did what the broker asked for.
-	Worked time.Time
+	Login     time.Duration // how long the broker's token lives without renewal; zero means forever
+	Worked    time.Time     // when Vault last did what the broker asked for
 }
 
 // SigningKey is one version of the signing key.

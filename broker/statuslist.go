@@ -84,19 +84,15 @@ func (p *places) take(trustDomain string, now time.Time) (place, error) {
 		}
 		p.open[trustDomain] = list
 	}
-	return list.take()
-}
-
-func (l *openList) take() (place, error) {
-	n, err := rand.Int(rand.Reader, big.NewInt(int64(len(l.free))))
+	n, err := rand.Int(rand.Reader, big.NewInt(int64(len(list.free))))
 	if err != nil {
 		return place{}, fmt.Errorf("choosing a place in a status list: %w", err)
 	}
-	last := len(l.free) - 1
-	chosen := l.free[n.Int64()]
-	l.free[n.Int64()] = l.free[last]
-	l.free = l.free[:last]
-	return place{l.id, int(chosen)}, nil
+	last := len(list.free) - 1
+	chosen := list.free[n.Int64()]
+	list.free[n.Int64()] = list.free[last]
+	list.free = list.free[:last]
+	return place{list.id, int(chosen)}, nil
 }
 
 // StatusList is a status list for a verifier.
