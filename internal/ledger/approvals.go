@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/people"
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -71,15 +69,6 @@ type memberBody struct {
 
 // Apply implements [broker.Approvals].
 func (l *Ledger) Apply(ctx context.Context, step broker.Transition) error {
-	e, err := stepEntry(step)
-	if err != nil {
-		return err
-	}
-	_, err = l.append(ctx, e)
-	return err
-}
-
-func stepEntry(step broker.Transition) (entry, error) {
 	kind := kindWithdrawn
 	switch {
 	case step.Vote != nil:
@@ -89,7 +78,7 @@ func stepEntry(step broker.Transition) (entry, error) {
 	}
 	e, err := newEntry(kind, step.Request, step.Time)
 	if err != nil {
-		return entry{}, err
+		return err
 	}
 	e.command, e.overtakes, e.alone = true, true, step.Request
 	body := stepBody{
@@ -103,16 +92,14 @@ func stepEntry(step broker.Transition) (entry, error) {
 			body.Credential = inBase64.EncodeToString(v.Key.Credential)
 		}
 	}
-	return e.with(body)
+	return l.add(ctx, e, body)
 }
 
 // member is a row of people.
 type member struct {
-	ID     string
-	Name   string
-	Handle string
-	Groups []string
-	SaidAt time.Time
+	ID, Name, Handle string
+	Groups           []string
+	SaidAt           time.Time
 }
 
 func (m member) voter() approval.Voter {
@@ -134,26 +121,10 @@ func (l *Ledger) UpsertPerson(ctx context.Context, v approval.Voter, at time.Tim
 		known.Name == v.Name && known.Handle == v.Handle && slices.Equal(known.Groups, v.Groups)):
 		return known.voter(), nil
 	}
-	e, err := personEntry(v, at)
-	if err != nil {
-		return approval.Voter{}, err
-	}
-	_, err = l.append(ctx, e)
-	return v, err
-}
-
-func personEntry(v approval.Voter, at time.Time) (entry, error) {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return entry{}, fmt.Errorf("making an id: %w", err)
-	}
-	e, err := newEntry(kindPerson, id.String(), at)
-	if err != nil {
-		return entry{}, err
-	}
-	e.command, e.alone = true, "person "+v.ID
-	return e.with(personBody{
-		Version: record.BodyVersion, Kind: kindPerson, ID: id.String(), Time: e.time, SaidAt: v.SaidAt,
+	e, id := newCommand(kindPerson, at)
+	e.alone = "person " + v.ID
+	return v, l.add(ctx, e, personBody{
+		Version: record.BodyVersion, Kind: kindPerson, ID: id, Time: e.time, SaidAt: v.SaidAt,
 		Person: memberBody{ID: v.ID, Name: v.Name, Handle: v.Handle, Groups: v.Groups},
 	})
 }
@@ -169,10 +140,7 @@ func (l *Ledger) ReusableApprovals(ctx context.Context, asked broker.ReuseKey, s
 			AND status IN ('approved', 'redeemed') AND remembered IS NULL
 		ORDER BY entry_index DESC LIMIT @limit`,
 		pgx.NamedArgs{"spiffe_id": asked.SPIFFEID, "task": asked.Task, "scope": asked.Scope, "since": since, "limit": maxReusable})
-	if err != nil {
-		return nil, postgres.Unavailable("reading what people have approved", err)
-	}
-	page, err := record.PageOf(rows, maxReusable)
+	page, err := record.PageOf(rows, err, maxReusable)
 	return page.Records, postgres.Unavailable("reading what people have approved", err)
 }
 
@@ -183,10 +151,7 @@ func (l *Ledger) ReusedBy(ctx context.Context, request string) ([]string, error)
 		return nil, broker.ErrNotFound
 	}
 	rows, err := l.live.Query(ctx, `SELECT coalesce(redeemed_by::text, '') FROM issuances WHERE remembered = $1`, [16]byte(id))
-	if err != nil {
-		return nil, postgres.Unavailable("reading what an approval stood for", err)
-	}
-	issuances, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	issuances, err := postgres.Collect(rows, err, pgx.RowTo[string])
 	return issuances, postgres.Unavailable("reading what an approval stood for", err)
 }
 
@@ -194,12 +159,9 @@ func (l *Ledger) ReusedBy(ctx context.Context, request string) ([]string, error)
 type voteRow struct {
 	member
 	passkeyRow
-	Verdict   string
-	Covers    string
-	Time      time.Time
-	Note      string
-	Assertion string
-	Denied    bool // an entry records a denial of the request, whatever the rows say
+	Verdict, Covers, Note, Assertion string
+	Time                             time.Time
+	Denied                           bool // an entry records a denial of the request, whatever the rows say
 }
 
 // Votes implements [broker.Approvals].
@@ -220,10 +182,7 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]approval.Vote, er
 				WHERE n.id = @request AND n.kind = 'approval.vote' AND convert_from(n.body, 'UTF8')::jsonb ->> 'verdict' = 'deny')) AS d (denied)
 		WHERE v.request = @request
 		ORDER BY v.entry_index`, pgx.NamedArgs{"request": [16]byte(id)})
-	if err != nil {
-		return nil, postgres.Unavailable("reading votes", err)
-	}
-	votes, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (approval.Vote, error) {
+	votes, err := postgres.Collect(rows, err, func(r pgx.CollectableRow) (approval.Vote, error) {
 		v, err := pgx.RowToStructByName[voteRow](r)
 		vote := approval.Vote{
 			Voter: v.voter(), Verdict: approval.Verdict(v.Verdict), Covers: approval.Cover(v.Covers), Time: v.Time.UTC(), Note: v.Note,
@@ -234,10 +193,7 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]approval.Vote, er
 		}
 		return vote, err
 	})
-	if err != nil {
-		return nil, postgres.Unavailable("reading votes", err)
-	}
-	return votes, nil
+	return votes, postgres.Unavailable("reading votes", err)
 }
 
 // waits is the condition that issuance i is pending, and that one of the groups q.groups may approve it or break the glass
@@ -283,10 +239,7 @@ func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) (views []br
 		"groups": append([]string{}, q.Groups...), "within": append([]string{}, q.Within...),
 		"everywhere": people.Everywhere, "limit": q.Limit,
 	})
-	if err != nil {
-		return nil, false, postgres.Unavailable("listing what waits", err)
-	}
-	page, err := record.PageOf(rows, q.Limit+1)
+	page, err := record.PageOf(rows, err, q.Limit+1)
 	if err != nil {
 		return nil, false, postgres.Unavailable("listing what waits", err)
 	}
@@ -300,14 +253,8 @@ func (l *Ledger) Decided(ctx context.Context, requests []string) ([]string, erro
 		SELECT id::text FROM issuances
 		WHERE id = ANY (@ids::text[]::uuid[]) AND (status <> 'pending' OR expires_at <= now())`,
 		pgx.NamedArgs{"ids": append([]string{}, requests...)})
-	if err != nil {
-		return nil, postgres.Unavailable("looking for what is decided", err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, postgres.Unavailable("looking for what is decided", err)
-	}
-	return ids, nil
+	ids, err := postgres.Collect(rows, err, pgx.RowTo[string])
+	return ids, postgres.Unavailable("looking for what is decided", err)
 }
 
 // Standing implements [broker.Inbox].
@@ -330,14 +277,8 @@ func (l *Ledger) Standing(ctx context.Context, queries []broker.WaitingQuery) ([
 			FROM jsonb_to_recordset(@asked::jsonb) AS q (groups text[], within text[], most bigint), LATERAL (`+inTurn+`) AS found
 		) AS found JOIN issuances USING (entry_index)
 		ORDER BY entry_index`, pgx.NamedArgs{"asked": asked, "everywhere": people.Everywhere})
-	if err != nil {
-		return nil, postgres.Unavailable("looking for what waits", err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.Standing])
-	if err != nil {
-		return nil, postgres.Unavailable("looking for what waits", err)
-	}
-	return all, nil
+	all, err := postgres.Collect(rows, err, pgx.RowToStructByPos[broker.Standing])
+	return all, postgres.Unavailable("looking for what waits", err)
 }
 
 // Views implements [broker.Inbox].
@@ -346,12 +287,6 @@ func (l *Ledger) Views(ctx context.Context, requests []string) ([]broker.View, e
 		SELECT `+record.Columns+` FROM issuances
 		WHERE id = ANY (@ids::text[]::uuid[]) AND decision = 'pending'
 		ORDER BY entry_index`, pgx.NamedArgs{"ids": requests[:min(len(requests), record.MaxPage)]})
-	if err != nil {
-		return nil, postgres.Unavailable("reading what waits", err)
-	}
-	page, err := record.PageOf(rows, record.MaxPage)
-	if err != nil {
-		return nil, postgres.Unavailable("reading what waits", err)
-	}
-	return page.Records, nil
+	page, err := record.PageOf(rows, err, record.MaxPage)
+	return page.Records, postgres.Unavailable("reading what waits", err)
 }

@@ -123,10 +123,7 @@ func (l *Ledger) CatalogueFiles(ctx context.Context, digest string) ([]scopes.Fi
 		FROM catalogues AS c, unnest(c.names, c.contents) AS f (name, data)
 		WHERE c.digest = @digest AND EXISTS (SELECT FROM catalogue_changes AS used WHERE used.digest = c.digest)
 		ORDER BY f.name COLLATE "C"`, pgx.NamedArgs{"digest": digest})
-	if err != nil {
-		return nil, postgres.Unavailable("reading a catalogue", err)
-	}
-	files, err := pgx.CollectRows(rows, pgx.RowToStructByName[scopes.File])
+	files, err := postgres.Collect(rows, err, pgx.RowToStructByName[scopes.File])
 	switch {
 	case err != nil:
 		return nil, postgres.Unavailable("reading a catalogue", err)
@@ -148,17 +145,13 @@ const changes = `
 	WHERE c.proposal IS NULL`
 
 type changeRow struct {
-	ID            uuid.UUID
-	Digest        string
-	Base          string
-	Version       int64
-	Actor         string
-	Reason        string
-	Time          time.Time
-	State         string
-	Decider       string
-	DecidedReason string
-	DecidedAt     *time.Time
+	ID                     uuid.UUID
+	Digest, Base           string
+	Version                int64
+	State, Actor, Reason   string
+	Time                   time.Time
+	Decider, DecidedReason string
+	DecidedAt              *time.Time
 }
 
 // CatalogueChanges implements [broker.Catalogues].
@@ -185,10 +178,7 @@ func (l *Ledger) Proposal(ctx context.Context, digest string) (broker.CatalogueC
 
 func (l *Ledger) changes(ctx context.Context, sql string, args pgx.NamedArgs) ([]broker.CatalogueChange, error) {
 	rows, err := l.live.Query(ctx, sql, args)
-	if err != nil {
-		return nil, postgres.Unavailable("reading changes of the catalogue", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[changeRow])
+	found, err := postgres.Collect(rows, err, pgx.RowToStructByName[changeRow])
 	if err != nil {
 		return nil, postgres.Unavailable("reading changes of the catalogue", err)
 	}

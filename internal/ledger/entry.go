@@ -4,14 +4,19 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
@@ -256,11 +261,7 @@ func (e *entry) judgedBy(rec broker.Record) {
 // read-back looks for that id. Without one, the refusal might be counted twice.
 func (l *Ledger) Refuse(ctx context.Context, ref broker.Refusal) error {
 	if ref.ID == "" {
-		id, err := uuid.NewV7()
-		if err != nil {
-			return fmt.Errorf("making an id: %w", err)
-		}
-		ref.ID = id.String()
+		ref.ID = uuid.Must(uuid.NewV7()).String()
 	}
 	e, err := newEntry(kindRefused, ref.ID, ref.Time)
 	if err != nil {
@@ -274,11 +275,7 @@ func (l *Ledger) Refuse(ctx context.Context, ref broker.Refusal) error {
 		subject := subjectOf(*ref.Subject)
 		body.Subject = &subject
 	}
-	if e, err = e.with(body); err != nil {
-		return err
-	}
-	_, err = l.append(ctx, e)
-	return err
+	return l.add(ctx, e, body)
 }
 
 func newEntry(kind, id string, at time.Time) (entry, error) {
@@ -287,6 +284,21 @@ func newEntry(kind, id string, at time.Time) (entry, error) {
 		return entry{}, fmt.Errorf("%w: its id is not a UUID", record.ErrUnrecordable)
 	}
 	return entry{kind: kind, id: pgtype.UUID{Bytes: parsed, Valid: true}, time: record.Stored(at)}, nil
+}
+
+// newCommand returns the entry of a command with a new id. That cannot fail, because crypto/rand cannot.
+func newCommand(kind string, at time.Time) (e entry, id string) {
+	made := uuid.Must(uuid.NewV7())
+	return entry{kind: kind, id: pgtype.UUID{Bytes: made, Valid: true}, time: record.Stored(at), command: true}, made.String()
+}
+
+// add appends an entry with a body.
+func (l *Ledger) add(ctx context.Context, e entry, body any) error {
+	e, err := e.with(body)
+	if err == nil {
+		_, err = l.append(ctx, e)
+	}
+	return err
 }
 
 // with sets the body and its leaf hash.
@@ -350,4 +362,174 @@ func intentOf(i *broker.Intent) *intentBody {
 		b.StatusList = &placeBody{i.StatusList, i.StatusIndex}
 	}
 	return b
+}
+
+// outcomeBody is the body of the entries that change a record's status.
+type outcomeBody struct {
+	Version int         `json:"version"`
+	Kind    string      `json:"kind"`
+	ID      string      `json:"id"`
+	Time    time.Time   `json:"time"`
+	Status  string      `json:"status"`
+	Detail  string      `json:"detail,omitzero"`
+	Actor   string      `json:"actor,omitzero"`
+	Minted  *mintedBody `json:"minted,omitempty"`
+	Term    int64       `json:"term,omitzero"`
+}
+
+type mintedBody struct {
+	Accessor string `json:"accessor,omitzero"`
+	Lease    string `json:"lease,omitzero"`
+	Name     string `json:"name,omitzero"`
+	Digest   string `json:"digest,omitzero"`
+}
+
+// outcomes are the statuses that a record can move to. plainOutcomes are those of them that have no code for a reason.
+var (
+	outcomes = []broker.Status{
+		broker.StatusIssued, broker.StatusFailed, broker.StatusUnknown, broker.StatusCompensated, broker.StatusRevoking,
+		broker.StatusRevoked, broker.StatusReleased, broker.StatusExpired,
+		broker.StatusUsed,
+	}
+	plainOutcomes = []broker.Status{broker.StatusIssued, broker.StatusExpired, broker.StatusUsed}
+)
+
+// RecordOutcome implements [broker.Ledger]. It also returns broker.ErrNotFound for a record that was never begun.
+func (l *Ledger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
+	if !slices.Contains(outcomes, out.Status) {
+		return fmt.Errorf("%w to %q", broker.ErrNotForward, out.Status)
+	}
+	if (out.Detail == "") != slices.Contains(plainOutcomes, out.Status) {
+		return fmt.Errorf("%w: an outcome needs a code if it was not foreseen, and else has none", record.ErrUnrecordable)
+	}
+	e, err := newEntry(kindOutcome+string(out.Status), out.ID, out.Time)
+	if err != nil {
+		return err
+	}
+	e.alone, e.term = out.ID, out.Term
+	body := outcomeBody{
+		Version: record.BodyVersion, Kind: e.kind, ID: out.ID, Time: e.time, Status: string(out.Status), Detail: out.Detail,
+		Actor: out.Actor, Term: out.Term,
+	}
+	if m := out.Minted; m != nil {
+		body.Minted = &mintedBody{Accessor: m.Accessor, Lease: m.Lease, Name: m.Name}
+		if m.Digest != [32]byte{} {
+			body.Minted.Digest = hex.EncodeToString(m.Digest[:])
+		}
+	}
+	return l.add(ctx, e, body)
+}
+
+// Get implements [broker.Ledger].
+func (l *Ledger) Get(ctx context.Context, id string, reach broker.Reach) (*broker.View, error) {
+	parsed, err := record.ParseID(id)
+	if err != nil || record.ReachesNothing(reach) {
+		return nil, broker.ErrNotFound
+	}
+	args := pgx.NamedArgs{"id": [16]byte(parsed)}
+	rows, err := l.read.Query(ctx, `
+		SELECT `+record.Columns+` FROM issuances
+		WHERE id = @id AND `+record.Within(reach, "trust_domain", args), args)
+	if err != nil {
+		return nil, postgres.Unavailable("reading a record", err)
+	}
+	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[record.Row])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, broker.ErrNotFound
+	}
+	if err != nil {
+		return nil, postgres.Unavailable("reading a record", err)
+	}
+	return found.View()
+}
+
+// claim is a sandbox's use of an idempotency key.
+type claim struct{ subject, key string }
+
+// readEarlier returns the records that made the claims. It reads on the writer's connection, because readers may have all of
+// theirs in use.
+func readEarlier(ctx context.Context, conn *pgxpool.Conn, claims []claim) (map[claim]*broker.View, error) {
+	var subjects, keys []string
+	for _, c := range claims {
+		subjects, keys = append(subjects, c.subject), append(keys, c.key)
+	}
+	rows, err := conn.Query(ctx, `
+		SELECT `+record.Columns+` FROM issuances
+		WHERE (spiffe_id, idempotency_key) IN (SELECT * FROM unnest(@subjects::text[], @keys::text[]))`,
+		pgx.NamedArgs{"subjects": subjects, "keys": keys})
+	found, err := postgres.Collect(rows, err, pgx.RowToStructByName[record.Row])
+	if err != nil {
+		return nil, err
+	}
+	earlier := make(map[claim]*broker.View, len(found))
+	for i := range found {
+		view, err := found[i].View()
+		if err != nil {
+			return nil, err
+		}
+		earlier[claim{found[i].SPIFFEID, found[i].IdempotencyKey}] = view
+	}
+	return earlier, nil
+}
+
+const kindReported = "issuance.reported"
+
+// useBody is the body of the entries that report how often a credential was used.
+type useBody struct {
+	Version    int         `json:"version"`
+	Kind       string      `json:"kind"`
+	ID         string      `json:"id"`
+	Time       time.Time   `json:"time"`
+	Actor      subjectBody `json:"actor"`
+	Calls      int64       `json:"calls"`
+	LastUsedAt time.Time   `json:"last_used_at,omitzero"`
+}
+
+// Report implements [broker.Usage]. It reads before it appends, so a report that is repeated or made up costs no commit.
+func (l *Ledger) Report(ctx context.Context, use broker.Use) (broker.Use, error) {
+	use.Time, use.LastUsed = record.Stored(use.Time), record.Stored(use.LastUsed)
+	e, err := newEntry(kindReported, use.Issuance, use.Time)
+	if err == nil {
+		e.command, e.overtakes, e.alone = true, true, use.Issuance
+		e, err = e.with(useBody{
+			Version: record.BodyVersion, Kind: kindReported, ID: use.Issuance, Time: use.Time, Actor: subjectOf(use.Holder.Workload),
+			Calls: use.Calls, LastUsedAt: use.LastUsed,
+		})
+	}
+	if err != nil {
+		return broker.Use{}, err
+	}
+	for range 2 {
+		said, found, err := l.reported(ctx, use)
+		if err != nil || found {
+			return said, err
+		}
+		if _, err = l.append(ctx, e); !errors.Is(err, broker.ErrOvertaken) {
+			return use, err
+		}
+	}
+	return broker.Use{}, broker.ErrNotFound // the issuance is being pruned
+}
+
+// reported returns what the holder has reported before. It returns broker.ErrNotFound if there is no report and the holder
+// may not make one.
+func (l *Ledger) reported(ctx context.Context, use broker.Use) (said broker.Use, found bool, err error) {
+	var may bool
+	var calls *int64
+	var at, last *time.Time
+	err = l.read.QueryRow(ctx, `
+		SELECT reportable(@id, @holder), u.calls, u.time, u.last_used_at
+		FROM (VALUES (@id::uuid)) AS asked (id) LEFT JOIN (
+			SELECT u.* FROM uses AS u JOIN issuances AS i ON i.id = u.issuance WHERE i.spiffe_id = @holder) AS u ON u.issuance = asked.id`,
+		pgx.NamedArgs{"id": use.Issuance, "holder": use.Holder.ID()}).Scan(&may, &calls, &at, &last)
+	switch {
+	case err != nil:
+		return said, false, postgres.Unavailable("reading what was reported", err)
+	case calls != nil:
+		use.Calls, use.Time, use.LastUsed = *calls, at.UTC(), record.Instant(last)
+		return use, true, nil
+	case !may:
+		return said, false, broker.ErrNotFound
+	}
+	return said, false, nil
 }

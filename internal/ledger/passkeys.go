@@ -59,17 +59,12 @@ func (l *Ledger) AddPasskey(ctx context.Context, p broker.Passkey, by approval.V
 	}
 	digest := p.Key.Digest()
 	e.command, e.overtakes, e.alone = true, true, "passkeys"
-	e, err = e.with(passkeyBody{
+	return l.add(ctx, e, passkeyBody{
 		Version: record.BodyVersion, Kind: kindRegistered, ID: p.ID, Time: e.time, Actor: actorBody{ID: by.ID, Name: by.Name},
 		Name: p.Name, Site: p.Site, Credential: inBase64.EncodeToString(p.Key.Credential),
 		PublicKey: inBase64.EncodeToString(p.Key.PublicKey), Digest: hex.EncodeToString(digest[:]),
 		Algorithm: p.Key.Algorithm, SignCount: p.Key.SignCount, Transports: append([]string{}, p.Key.Transports...),
 	})
-	if err != nil {
-		return err
-	}
-	_, err = l.append(ctx, e)
-	return err
 }
 
 // RemovePasskey implements [broker.Passkeys].
@@ -77,23 +72,11 @@ func (l *Ledger) RemovePasskey(ctx context.Context, id string, by approval.Voter
 	if _, err := record.ParseID(id); err != nil {
 		return broker.ErrOvertaken
 	}
-	own, err := uuid.NewV7()
-	if err != nil {
-		return err
-	}
-	e, err := newEntry(kindRemoved, own.String(), at)
-	if err != nil {
-		return err
-	}
-	e.command, e.overtakes, e.alone = true, true, "passkeys"
-	e, err = e.with(removalBody{
-		Version: record.BodyVersion, Kind: kindRemoved, ID: own.String(), Time: e.time, Actor: actorBody{ID: by.ID, Name: by.Name}, Passkey: id,
+	e, own := newCommand(kindRemoved, at)
+	e.overtakes, e.alone = true, "passkeys"
+	return l.add(ctx, e, removalBody{
+		Version: record.BodyVersion, Kind: kindRemoved, ID: own, Time: e.time, Actor: actorBody{ID: by.ID, Name: by.Name}, Passkey: id,
 	})
-	if err != nil {
-		return err
-	}
-	_, err = l.append(ctx, e)
-	return err
 }
 
 // passkeyRow is a row of passkeys, with the body of the entry that it names.
@@ -144,10 +127,7 @@ func (l *Ledger) Passkeys(ctx context.Context, person string) ([]broker.Passkey,
 		SELECT `+passkeyColumns+` FROM passkeys AS k `+passkeyEntry+`
 		WHERE k.person = @person AND k.removed_index IS NULL
 		ORDER BY k.entry_index`, pgx.NamedArgs{"person": person})
-	if err != nil {
-		return nil, postgres.Unavailable("reading passkeys", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[passkeyRow])
+	found, err := postgres.Collect(rows, err, pgx.RowToStructByName[passkeyRow])
 	if err != nil {
 		return nil, postgres.Unavailable("reading passkeys", err)
 	}

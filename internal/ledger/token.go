@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/tokencache"
@@ -82,10 +83,7 @@ func (l *Ledger) chainOf(ctx context.Context, id uuid.UUID, claims [32]byte) ([]
 			(SELECT size FROM ledger_head) AS size, coalesce((SELECT digest FROM catalogue_head), '') AS catalogue
 		FROM chain AS i`,
 		pgx.NamedArgs{"id": [16]byte(id), "claims": claims[:]})
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByName[link])
+	return postgres.Collect(rows, err, pgx.RowToStructByName[link])
 }
 
 // Alive implements [broker.Tokens]. It trusts the same servers as TokenStanding.
@@ -166,4 +164,21 @@ func endedOf(rows pgx.Rows, known *tip) ([]int, error) {
 		return nil, broker.ErrNotFound
 	}
 	return ended, nil
+}
+
+var _ broker.DPoPReplayCache = (*Ledger)(nil)
+
+// UseProof implements [broker.DPoPReplayCache].
+func (l *Ledger) UseProof(ctx context.Context, p dpop.Proof) error {
+	ctx, cancel := context.WithTimeout(ctx, l.flushTimeout)
+	defer cancel()
+	tag, err := l.dpopProofs.Exec(ctx, `
+		INSERT INTO dpop_seen (digest, until) VALUES ($1, $2) ON CONFLICT DO NOTHING`, p.Digest[:], p.Until)
+	switch {
+	case err != nil:
+		return postgres.Unavailable("remembering a proof", err)
+	case tag.RowsAffected() == 0:
+		return dpop.ErrReplayed
+	}
+	return nil
 }

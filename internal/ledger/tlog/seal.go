@@ -229,10 +229,7 @@ func seal(ctx context.Context, tx pgx.Tx, notary Notary, last audit.Checkpoint, 
 func leavesOf(ctx context.Context, tx pgx.Tx, from, to int64) ([]tlog.Hash, error) {
 	rows, err := tx.Query(ctx, `SELECT leaf_hash FROM entries WHERE index >= @from AND index < @to ORDER BY index`,
 		pgx.NamedArgs{"from": from, "to": to})
-	if err != nil {
-		return nil, err
-	}
-	leaves, err := pgx.CollectRows(rows, record.ScanHash)
+	leaves, err := postgres.Collect(rows, err, record.ScanHash)
 	if err == nil && int64(len(leaves)) != to-from {
 		err = fmt.Errorf("%w: %d of %d entries are there", postgres.ErrWentBack, len(leaves), to-from)
 	}
