@@ -127,15 +127,13 @@ SELECT CASE WHEN accepted THEN head.base + place END AS index FROM judged, head 
 
 // commandBody is the body of the entries that record a command.
 type commandBody struct {
-	Version int        `json:"version"`
-	Kind    string     `json:"kind"`
-	ID      string     `json:"id"`
-	Time    time.Time  `json:"time"`
-	Actor   any        `json:"actor,omitempty"` // a subjectBody for a workload, an actorBody for a person
-	Target  targetBody `json:"target"`
-	At      time.Time  `json:"at,omitzero"`
-	Reason  string     `json:"reason"`
-	Lifts   string     `json:"lifts,omitzero"` // the command that added the quarantine
+	record.Header
+
+	Actor  any        `json:"actor,omitempty"` // a subjectBody for a workload, an actorBody for a person
+	Target targetBody `json:"target"`
+	At     time.Time  `json:"at,omitzero"`
+	Reason string     `json:"reason"`
+	Lifts  string     `json:"lifts,omitzero"` // the command that added the quarantine
 }
 
 type targetBody struct {
@@ -174,7 +172,7 @@ func (l *Ledger) Announce(ctx context.Context, cmd broker.Command) error {
 		return fmt.Errorf("%w: no such command", record.ErrUnrecordable)
 	}
 	body := commandBody{
-		Version: record.BodyVersion, Kind: cmd.Kind, ID: cmd.ID, Time: e.time, Target: targetBody(target), Reason: cmd.Reason, Lifts: cmd.Lifts,
+		Header: e.header(), Target: targetBody(target), Reason: cmd.Reason, Lifts: cmd.Lifts,
 	}
 	if !at.IsZero() {
 		body.At = record.Stored(at)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -238,8 +239,10 @@ func (a appended) refusal(e *entry) error {
 		return broker.ErrNotApproved
 	case a.Verdict != nil && *a.Verdict == "crowded":
 		return &broker.Limited{Limit: broker.WaitingLimit, RetryAfter: broker.WaitingRetry}
+	case a.Verdict != nil && (a.Reached == nil || a.Wait == nil || *a.Reached < 1 || *a.Reached > int64(len(e.limits))):
+		return fmt.Errorf("postgres answered with a limit that was not asked for: %w", broker.ErrLedgerUnavailable)
 	case a.Verdict != nil:
-		return limited(e.limits, a)
+		return &broker.Limited{Limit: e.limits[*a.Reached-1].Limit, RetryAfter: time.Duration(*a.Wait) * time.Microsecond}
 	case e.overtakes:
 		return broker.ErrOvertaken
 	case a.Status == nil: // there is no such record, or no such quarantine to lift
@@ -250,43 +253,42 @@ func (a appended) refusal(e *entry) error {
 	return fmt.Errorf("%w from %s", broker.ErrNotForward, *a.Status)
 }
 
-func limited(limits []broker.Limit, a appended) error {
-	if a.Reached == nil || a.Wait == nil || *a.Reached < 1 || *a.Reached > int64(len(limits)) {
-		return fmt.Errorf("postgres answered with a limit that was not asked for: %w", broker.ErrLedgerUnavailable)
-	}
-	return &broker.Limited{Limit: limits[*a.Reached-1].Limit, RetryAfter: time.Duration(*a.Wait) * time.Microsecond}
-}
-
 // answerRepeats answers the jobs whose idempotency key was used before with the earlier record. repeats holds their places
 // in the batch. A failure affects only these jobs, because the rest of the batch is committed.
 func answerRepeats(ctx context.Context, conn *pgxpool.Conn, batch []*job, repeats []int, answers []answer) {
-	claims := make([]claim, len(repeats))
-	for n, i := range repeats {
-		claims[n] = claim{*batch[i].entry.subject, *batch[i].entry.key}
+	var subjects, keys []string
+	for _, i := range repeats {
+		subjects, keys = append(subjects, *batch[i].entry.subject), append(keys, *batch[i].entry.key)
 	}
-	earlier, err := readEarlier(ctx, conn, claims)
+	// Read on the writer's connection, because readers may have all of theirs in use.
+	rows, err := conn.Query(ctx, `
+		SELECT `+record.Columns+` FROM issuances
+		WHERE (spiffe_id, idempotency_key) IN (SELECT * FROM unnest(@subjects::text[], @keys::text[]))`,
+		pgx.NamedArgs{"subjects": subjects, "keys": keys})
+	found, err := postgres.Collect(rows, err, pgx.RowToStructByName[record.Row])
 	for n, i := range repeats {
-		view, found := earlier[claims[n]]
+		at := slices.IndexFunc(found, func(r record.Row) bool { return r.SPIFFEID == subjects[n] && r.IdempotencyKey == keys[n] })
 		switch {
 		case err != nil:
 			answers[i].err = postgres.Unavailable("reading an earlier record", err)
-		case !found:
+		case at < 0:
 			answers[i].err = fmt.Errorf("reading an earlier record that has just failed: %w", broker.ErrLedgerUnavailable)
 		default:
-			answers[i].earlier = view
+			view, err := found[at].View()
+			answers[i] = answer{view, postgres.Unavailable("reading an earlier record", err)}
 		}
 	}
 }
 
 // readBack finds out on a separate connection what became of a batch whose answer was lost.
 func (l *Ledger) readBack(ctx context.Context, batch []*job, lost error) []answer {
-	present, err := l.prove(ctx, batch)
+	leaves, err := l.prove(ctx, batch)
 	if err != nil {
 		return same(batch, postgres.Unavailable("reading back", err))
 	}
 	answers := make([]answer, len(batch))
 	for i, j := range batch {
-		if !present[j.entry.leaf] {
+		if !slices.Contains(leaves, j.entry.leaf) {
 			answers[i].err = postgres.Unavailable("committing", lost)
 		}
 	}
@@ -296,7 +298,7 @@ func (l *Ledger) readBack(ctx context.Context, batch []*job, lost error) []answe
 // prove returns the leaves of the batch that are durably committed. Taking the head's lock waits for a statement that may
 // still be running, and keeps other writers out. The commit of this transaction is durable only when all commits before it
 // are.
-func (l *Ledger) prove(ctx context.Context, batch []*job) (map[tlog.Hash]bool, error) {
+func (l *Ledger) prove(ctx context.Context, batch []*job) (leaves []tlog.Hash, err error) {
 	conn, err := pgx.ConnectConfig(ctx, l.write.Config().ConnConfig)
 	if err != nil {
 		return nil, err
@@ -305,7 +307,6 @@ func (l *Ledger) prove(ctx context.Context, batch []*job) (map[tlog.Hash]bool, e
 	if err := l.checkPrimary(ctx, conn); err != nil {
 		return nil, err
 	}
-	var leaves []tlog.Hash
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `UPDATE ledger_head SET size = size`); err != nil {
 			return err
@@ -320,11 +321,7 @@ func (l *Ledger) prove(ctx context.Context, batch []*job) (map[tlog.Hash]bool, e
 	if err == nil {
 		err = postgres.Warned(conn)
 	}
-	present := make(map[tlog.Hash]bool, len(leaves))
-	for _, leaf := range leaves {
-		present[leaf] = true
-	}
-	return present, err
+	return leaves, err
 }
 
 // appendSQL appends a batch of records. It derives the projection from the entries' bodies, so the two cannot disagree. The

@@ -26,10 +26,8 @@ const (
 
 // stepBody is the body of the entries that move a request for approval to its next state.
 type stepBody struct {
-	Version int       `json:"version"`
-	Kind    string    `json:"kind"`
-	ID      string    `json:"id"`
-	Time    time.Time `json:"time"`
+	record.Header
+
 	Actor   actorBody `json:"actor,omitzero"`
 	Verdict string    `json:"verdict,omitzero"`
 	Covers  string    `json:"covers,omitzero"`
@@ -52,12 +50,10 @@ type actorBody struct {
 
 // personBody is the body of the entries that record who a person is.
 type personBody struct {
-	Version int        `json:"version"`
-	Kind    string     `json:"kind"`
-	ID      string     `json:"id"`
-	Time    time.Time  `json:"time"`
-	SaidAt  time.Time  `json:"said_at"`
-	Person  memberBody `json:"person"`
+	record.Header
+
+	SaidAt time.Time  `json:"said_at"`
+	Person memberBody `json:"person"`
 }
 
 type memberBody struct {
@@ -82,7 +78,7 @@ func (l *Ledger) Apply(ctx context.Context, step broker.Transition) error {
 	}
 	e.command, e.overtakes, e.alone = true, true, step.Request
 	body := stepBody{
-		Version: record.BodyVersion, Kind: kind, ID: step.Request, Time: e.time, Actor: actorBody{ID: step.Actor},
+		Header: e.header(), Actor: actorBody{ID: step.Actor},
 		Was: string(step.Was), Votes: step.Votes, Status: string(step.Becomes), Of: step.Remembered,
 	}
 	if v := step.Vote; v != nil {
@@ -110,10 +106,7 @@ func (m member) voter() approval.Voter {
 func (l *Ledger) UpsertPerson(ctx context.Context, v approval.Voter, at time.Time) (approval.Voter, error) {
 	v.SaidAt = record.Stored(v.SaidAt)
 	rows, err := l.read.Query(ctx, `SELECT id, name, handle, groups, said_at FROM people WHERE id = @id`, pgx.NamedArgs{"id": v.ID})
-	if err != nil {
-		return approval.Voter{}, postgres.Unavailable("looking for a person", err)
-	}
-	known, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[member])
+	known, err := postgres.CollectOne(rows, err, pgx.RowToStructByName[member])
 	switch {
 	case err != nil && !errors.Is(err, pgx.ErrNoRows):
 		return approval.Voter{}, postgres.Unavailable("looking for a person", err)
@@ -121,10 +114,10 @@ func (l *Ledger) UpsertPerson(ctx context.Context, v approval.Voter, at time.Tim
 		known.Name == v.Name && known.Handle == v.Handle && slices.Equal(known.Groups, v.Groups)):
 		return known.voter(), nil
 	}
-	e, id := newCommand(kindPerson, at)
+	e := newCommand(kindPerson, at)
 	e.alone = "person " + v.ID
 	return v, l.add(ctx, e, personBody{
-		Version: record.BodyVersion, Kind: kindPerson, ID: id, Time: e.time, SaidAt: v.SaidAt,
+		Header: e.header(), SaidAt: v.SaidAt,
 		Person: memberBody{ID: v.ID, Name: v.Name, Handle: v.Handle, Groups: v.Groups},
 	})
 }

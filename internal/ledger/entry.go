@@ -16,7 +16,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
@@ -61,10 +60,8 @@ type entry struct {
 
 // decisionBody is the body of the entries that begin a record. Durations are whole seconds, rounded down.
 type decisionBody struct {
-	Version  int         `json:"version"`
-	Kind     string      `json:"kind"`
-	ID       string      `json:"id"`
-	Time     time.Time   `json:"time"`
+	record.Header
+
 	Subject  subjectBody `json:"subject"`
 	Request  requestBody `json:"request"`
 	Decision verdictBody `json:"decision"`
@@ -167,10 +164,8 @@ type grantBody struct {
 }
 
 type refusalBody struct {
-	Version    int          `json:"version"`
-	Kind       string       `json:"kind"`
-	ID         string       `json:"id"`
-	Time       time.Time    `json:"time"`
+	record.Header
+
 	Code       string       `json:"code"`
 	Detail     string       `json:"detail"`
 	Subject    *subjectBody `json:"subject,omitempty"`
@@ -188,27 +183,47 @@ func (l *Ledger) Begin(ctx context.Context, rec broker.Record) (*broker.View, er
 	if !ok {
 		return nil, fmt.Errorf("%w: no such decision", record.ErrUnrecordable)
 	}
-	if err := checkIntent(rec.Intent); err != nil {
-		return nil, err
+	switch i := rec.Intent; {
+	case i == nil:
+	case (i.Kind == scopes.KindJWT) == (i.Grant != nil):
+		return nil, fmt.Errorf("%w: its kind and its intent disagree", record.ErrUnrecordable)
+	case i.Grant == nil && sha256.Sum256(i.Claims) != i.ClaimsDigest:
+		return nil, fmt.Errorf("%w: the digest is not that of the claims", record.ErrUnrecordable)
 	}
 	e, err := newEntry(kind, rec.ID, rec.Time)
 	if err != nil {
 		return nil, err
 	}
-	e.limits = rec.Limits
-	e.judgedBy(rec)
+	// What decides whether the entry is admitted.
+	e.limits, e.catalogue = rec.Limits, &rec.Decision.Catalogue
+	subject := rec.Subject.ID.String()
+	if rec.Request.IdempotencyKey != "" {
+		e.subject, e.key = &subject, &rec.Request.IdempotencyKey
+	}
+	if rec.Decision.Outcome != scopes.Deny {
+		e.subject, e.task, e.scope = &subject, &rec.Request.Task, &rec.Request.Scope
+	}
+	if rec.Decision.Outcome == scopes.Allow && !rec.Expires.IsZero() {
+		ends := record.Stored(rec.Expires)
+		e.ends = &ends
+	}
 	body := decisionBody{
-		Version: record.BodyVersion, Kind: kind, ID: rec.ID, Time: e.time,
-		Subject: subjectOf(rec.Subject), Request: requestOf(rec), Decision: verdictOf(rec.Decision),
+		Header:  e.header(),
+		Subject: subjectOf(rec.Subject), Decision: verdictOf(rec.Decision),
 		Status: string(rec.Status), Expires: record.Stored(rec.Expires), Intent: intentOf(rec.Intent),
+	}
+	r := rec.Request
+	body.Request = requestBody{
+		Scope: r.Scope, Params: r.Params, TTL: seconds(r.TTL), Task: r.Task, Reason: r.Reason,
+		IdempotencyKey: r.IdempotencyKey, JKT: r.JKT, Digest: hex.EncodeToString(rec.Digest[:]),
 	}
 	if body.Decision.Approval != nil {
 		body.Decision.Approval.Canonical = rec.Canonical
 	}
-	if p := rec.Request.Parent; p != nil {
+	if p := r.Parent; p != nil {
 		body.Parent = p.ID
 	}
-	if u := rec.Request.User; u != nil {
+	if u := r.User; u != nil {
 		body.OnBehalfOf = &userBody{ID: u.ID, Groups: u.Groups}
 	}
 	if rec.Approves != "" {
@@ -226,37 +241,6 @@ func (l *Ledger) Begin(ctx context.Context, rec broker.Record) (*broker.View, er
 	return l.append(ctx, e)
 }
 
-// checkIntent returns ErrUnrecordable if the kind of an intent disagrees with its contents, or if the claims of a JWT do not
-// match their digest byte for byte.
-func checkIntent(i *broker.Intent) error {
-	switch {
-	case i == nil:
-		return nil
-	case (i.Kind == scopes.KindJWT) == (i.Grant != nil):
-		return fmt.Errorf("%w: its kind and its intent disagree", record.ErrUnrecordable)
-	case i.Grant == nil && sha256.Sum256(i.Claims) != i.ClaimsDigest:
-		return fmt.Errorf("%w: the digest is not that of the claims", record.ErrUnrecordable)
-	}
-	return nil
-}
-
-// judgedBy sets the fields that decide whether the entry is admitted.
-func (e *entry) judgedBy(rec broker.Record) {
-	subject, r := rec.Subject.ID.String(), rec.Request
-	e.catalogue = &rec.Decision.Catalogue
-	if r.IdempotencyKey != "" {
-		e.subject, e.key = &subject, &r.IdempotencyKey
-	}
-	if rec.Decision.Outcome == scopes.Deny {
-		return
-	}
-	e.subject, e.task, e.scope = &subject, &r.Task, &r.Scope
-	if rec.Decision.Outcome == scopes.Allow && !rec.Expires.IsZero() {
-		ends := record.Stored(rec.Expires)
-		e.ends = &ends
-	}
-}
-
 // Refuse implements [broker.Ledger]. It gives the refusal an id if it has none: if the answer to the commit is lost, the
 // read-back looks for that id. Without one, the refusal might be counted twice.
 func (l *Ledger) Refuse(ctx context.Context, ref broker.Refusal) error {
@@ -268,7 +252,7 @@ func (l *Ledger) Refuse(ctx context.Context, ref broker.Refusal) error {
 		return err
 	}
 	body := refusalBody{
-		Version: record.BodyVersion, Kind: kindRefused, ID: ref.ID, Time: e.time, Code: ref.Code, Detail: ref.Detail,
+		Header: e.header(), Code: ref.Code, Detail: ref.Detail,
 		PersonID: ref.Person, Remote: ref.Remote, Operation: ref.Operation, Suppressed: ref.Suppressed,
 	}
 	if ref.Subject != nil {
@@ -287,9 +271,12 @@ func newEntry(kind, id string, at time.Time) (entry, error) {
 }
 
 // newCommand returns the entry of a command with a new id. That cannot fail, because crypto/rand cannot.
-func newCommand(kind string, at time.Time) (e entry, id string) {
-	made := uuid.Must(uuid.NewV7())
-	return entry{kind: kind, id: pgtype.UUID{Bytes: made, Valid: true}, time: record.Stored(at), command: true}, made.String()
+func newCommand(kind string, at time.Time) entry {
+	return entry{kind: kind, id: pgtype.UUID{Bytes: uuid.Must(uuid.NewV7()), Valid: true}, time: record.Stored(at), command: true}
+}
+
+func (e entry) header() record.Header {
+	return record.Header{Version: record.BodyVersion, Kind: e.kind, ID: uuid.UUID(e.id.Bytes).String(), Time: e.time}
 }
 
 // add appends an entry with a body.
@@ -315,14 +302,6 @@ func seconds(d time.Duration) int64 { return int64(d / time.Second) }
 func subjectOf(s broker.Subject) subjectBody {
 	return subjectBody{
 		SPIFFEID: s.ID.String(), TrustDomain: s.ID.TrustDomain().Name(), SVID: string(s.Kind), Thumbprint: s.Thumbprint,
-	}
-}
-
-func requestOf(rec broker.Record) requestBody {
-	r := rec.Request
-	return requestBody{
-		Scope: r.Scope, Params: r.Params, TTL: seconds(r.TTL), Task: r.Task, Reason: r.Reason,
-		IdempotencyKey: r.IdempotencyKey, JKT: r.JKT, Digest: hex.EncodeToString(rec.Digest[:]),
 	}
 }
 
@@ -366,15 +345,13 @@ func intentOf(i *broker.Intent) *intentBody {
 
 // outcomeBody is the body of the entries that change a record's status.
 type outcomeBody struct {
-	Version int         `json:"version"`
-	Kind    string      `json:"kind"`
-	ID      string      `json:"id"`
-	Time    time.Time   `json:"time"`
-	Status  string      `json:"status"`
-	Detail  string      `json:"detail,omitzero"`
-	Actor   string      `json:"actor,omitzero"`
-	Minted  *mintedBody `json:"minted,omitempty"`
-	Term    int64       `json:"term,omitzero"`
+	record.Header
+
+	Status string      `json:"status"`
+	Detail string      `json:"detail,omitzero"`
+	Actor  string      `json:"actor,omitzero"`
+	Minted *mintedBody `json:"minted,omitempty"`
+	Term   int64       `json:"term,omitzero"`
 }
 
 type mintedBody struct {
@@ -408,7 +385,7 @@ func (l *Ledger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
 	}
 	e.alone, e.term = out.ID, out.Term
 	body := outcomeBody{
-		Version: record.BodyVersion, Kind: e.kind, ID: out.ID, Time: e.time, Status: string(out.Status), Detail: out.Detail,
+		Header: e.header(), Status: string(out.Status), Detail: out.Detail,
 		Actor: out.Actor, Term: out.Term,
 	}
 	if m := out.Minted; m != nil {
@@ -430,10 +407,7 @@ func (l *Ledger) Get(ctx context.Context, id string, reach broker.Reach) (*broke
 	rows, err := l.read.Query(ctx, `
 		SELECT `+record.Columns+` FROM issuances
 		WHERE id = @id AND `+record.Within(reach, "trust_domain", args), args)
-	if err != nil {
-		return nil, postgres.Unavailable("reading a record", err)
-	}
-	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[record.Row])
+	found, err := postgres.CollectOne(rows, err, pgx.RowToStructByName[record.Row])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, broker.ErrNotFound
 	}
@@ -443,43 +417,12 @@ func (l *Ledger) Get(ctx context.Context, id string, reach broker.Reach) (*broke
 	return found.View()
 }
 
-// claim is a sandbox's use of an idempotency key.
-type claim struct{ subject, key string }
-
-// readEarlier returns the records that made the claims. It reads on the writer's connection, because readers may have all of
-// theirs in use.
-func readEarlier(ctx context.Context, conn *pgxpool.Conn, claims []claim) (map[claim]*broker.View, error) {
-	var subjects, keys []string
-	for _, c := range claims {
-		subjects, keys = append(subjects, c.subject), append(keys, c.key)
-	}
-	rows, err := conn.Query(ctx, `
-		SELECT `+record.Columns+` FROM issuances
-		WHERE (spiffe_id, idempotency_key) IN (SELECT * FROM unnest(@subjects::text[], @keys::text[]))`,
-		pgx.NamedArgs{"subjects": subjects, "keys": keys})
-	found, err := postgres.Collect(rows, err, pgx.RowToStructByName[record.Row])
-	if err != nil {
-		return nil, err
-	}
-	earlier := make(map[claim]*broker.View, len(found))
-	for i := range found {
-		view, err := found[i].View()
-		if err != nil {
-			return nil, err
-		}
-		earlier[claim{found[i].SPIFFEID, found[i].IdempotencyKey}] = view
-	}
-	return earlier, nil
-}
-
 const kindReported = "issuance.reported"
 
 // useBody is the body of the entries that report how often a credential was used.
 type useBody struct {
-	Version    int         `json:"version"`
-	Kind       string      `json:"kind"`
-	ID         string      `json:"id"`
-	Time       time.Time   `json:"time"`
+	record.Header
+
 	Actor      subjectBody `json:"actor"`
 	Calls      int64       `json:"calls"`
 	LastUsedAt time.Time   `json:"last_used_at,omitzero"`
@@ -492,7 +435,7 @@ func (l *Ledger) Report(ctx context.Context, use broker.Use) (broker.Use, error)
 	if err == nil {
 		e.command, e.overtakes, e.alone = true, true, use.Issuance
 		e, err = e.with(useBody{
-			Version: record.BodyVersion, Kind: kindReported, ID: use.Issuance, Time: use.Time, Actor: subjectOf(use.Holder.Workload),
+			Header: e.header(), Actor: subjectOf(use.Holder.Workload),
 			Calls: use.Calls, LastUsedAt: use.LastUsed,
 		})
 	}

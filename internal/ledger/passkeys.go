@@ -24,10 +24,8 @@ const (
 
 // passkeyBody is the body of the entries that register a passkey. Binary values are in base64url. All of it is public.
 type passkeyBody struct {
-	Version    int       `json:"version"`
-	Kind       string    `json:"kind"`
-	ID         string    `json:"id"`
-	Time       time.Time `json:"time"`
+	record.Header
+
 	Actor      actorBody `json:"actor"` // the passkey's owner
 	Name       string    `json:"name"`
 	Site       string    `json:"relying_party"`
@@ -41,10 +39,8 @@ type passkeyBody struct {
 
 // removalBody is the body of the entries that remove a passkey.
 type removalBody struct {
-	Version int       `json:"version"`
-	Kind    string    `json:"kind"`
-	ID      string    `json:"id"`
-	Time    time.Time `json:"time"`
+	record.Header
+
 	Actor   actorBody `json:"actor"`
 	Passkey string    `json:"passkey"`
 }
@@ -60,7 +56,7 @@ func (l *Ledger) AddPasskey(ctx context.Context, p broker.Passkey, by approval.V
 	digest := p.Key.Digest()
 	e.command, e.overtakes, e.alone = true, true, "passkeys"
 	return l.add(ctx, e, passkeyBody{
-		Version: record.BodyVersion, Kind: kindRegistered, ID: p.ID, Time: e.time, Actor: actorBody{ID: by.ID, Name: by.Name},
+		Header: e.header(), Actor: actorBody{ID: by.ID, Name: by.Name},
 		Name: p.Name, Site: p.Site, Credential: inBase64.EncodeToString(p.Key.Credential),
 		PublicKey: inBase64.EncodeToString(p.Key.PublicKey), Digest: hex.EncodeToString(digest[:]),
 		Algorithm: p.Key.Algorithm, SignCount: p.Key.SignCount, Transports: append([]string{}, p.Key.Transports...),
@@ -72,10 +68,10 @@ func (l *Ledger) RemovePasskey(ctx context.Context, id string, by approval.Voter
 	if _, err := record.ParseID(id); err != nil {
 		return broker.ErrOvertaken
 	}
-	e, own := newCommand(kindRemoved, at)
+	e := newCommand(kindRemoved, at)
 	e.overtakes, e.alone = true, "passkeys"
 	return l.add(ctx, e, removalBody{
-		Version: record.BodyVersion, Kind: kindRemoved, ID: own, Time: e.time, Actor: actorBody{ID: by.ID, Name: by.Name}, Passkey: id,
+		Header: e.header(), Actor: actorBody{ID: by.ID, Name: by.Name}, Passkey: id,
 	})
 }
 

@@ -285,12 +285,18 @@ func (l *Ledger) waitForReplicas(ctx context.Context) (silent []pulse) {
 	}
 	rest, cancel := context.WithTimeout(ctx, outlived)
 	defer cancel()
+	ids := make([]uuid.UUID, len(behind))
+	for i, p := range behind {
+		ids[i] = p.ID
+	}
 	for left := behind; len(left) > 0; {
 		wait.For(rest, askEvery)
 		if rest.Err() != nil {
 			return behind
 		}
-		if now, err := l.stillBehind(rest, size, behind); err == nil {
+		rows, err := l.live.Query(rest, `SELECT id, beat FROM replicas WHERE seen < @size AND id = ANY (@ids::uuid[])`,
+			pgx.NamedArgs{"size": size, "ids": ids})
+		if now, err := postgres.Collect(rows, err, pgx.RowToStructByName[pulse]); err == nil {
 			left = now
 		}
 	}
@@ -325,16 +331,6 @@ func (l *Ledger) behind(ctx context.Context) (size int64, behind []pulse, err er
 		err = tip.within(size)
 	}
 	return size, behind, err
-}
-
-func (l *Ledger) stillBehind(ctx context.Context, size int64, behind []pulse) ([]pulse, error) {
-	ids := make([]uuid.UUID, len(behind))
-	for i, p := range behind {
-		ids[i] = p.ID
-	}
-	rows, err := l.live.Query(ctx, `SELECT id, beat FROM replicas WHERE seen < @size AND id = ANY (@ids::uuid[])`,
-		pgx.NamedArgs{"size": size, "ids": ids})
-	return postgres.Collect(rows, err, pgx.RowToStructByName[pulse])
 }
 
 // remove deletes replicas that have been silent since, so that no caller waits for them. A replica that still runs comes

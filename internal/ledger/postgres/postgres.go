@@ -125,3 +125,12 @@ func Collect[T any](rows pgx.Rows, err error, scan pgx.RowToFunc[T]) ([]T, error
 	}
 	return pgx.CollectRows(rows, scan)
 }
+
+// CollectOne is Collect for a query that yields at most one row. It returns pgx.ErrNoRows if there is none.
+func CollectOne[T any](rows pgx.Rows, err error, scan pgx.RowToFunc[T]) (T, error) {
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return pgx.CollectExactlyOneRow(rows, scan)
+}

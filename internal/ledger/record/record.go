@@ -71,6 +71,14 @@ const BodyVersion = 1
 
 const maxBody = 64 << 10
 
+// Header begins the body of each entry.
+type Header struct {
+	Version int       `json:"version"` // BodyVersion
+	Kind    string    `json:"kind"`
+	ID      string    `json:"id"`
+	Time    time.Time `json:"time"`
+}
+
 // ErrUnrecordable means that the ledger cannot hold this record, now or later.
 var ErrUnrecordable = errors.New("record cannot be kept")
 

@@ -118,7 +118,7 @@ func (r *Row) View() (*broker.View, error) {
 		TTLAsked: time.Duration(r.TTLAsked) * time.Second, TTL: time.Duration(r.TTL) * time.Second,
 		Decision: r.Decision, DecisionCode: r.DecisionCode, Explanation: r.Explanation,
 		Policies: r.Policies, Clamps: r.Clamps, Catalogue: r.Catalogue,
-		Status: broker.Status(r.Status), StatusDetail: r.StatusDetail, StatusTime: r.StatusTime.UTC(),
+		Status: broker.Status(r.Status), StatusDetail: r.StatusDetail, StatusTime: r.StatusTime.UTC(), Expires: Instant(r.ExpiresAt),
 		ApprovalGroup: r.ApprovalGroup, ApprovalQuorum: r.ApprovalQuorum, BreakGlass: r.BreakGlass, Broken: r.Broken,
 		CredentialKind: r.CredentialKind, Audience: r.Audience, KeyID: r.KeyID, ClaimsDigest: r.ClaimsDigest,
 		VaultPath: r.VaultPath, Actor: r.Actor,
@@ -131,9 +131,6 @@ func (r *Row) View() (*broker.View, error) {
 	copy(v.Minted.Digest[:], r.SecretDigest)
 	if r.OnBehalfOf != nil {
 		v.User = &scopes.User{ID: *r.OnBehalfOf, Groups: r.OnBehalfGroups}
-	}
-	if r.ExpiresAt != nil {
-		v.Expires = r.ExpiresAt.UTC()
 	}
 	copy(v.RequestDigest[:], r.RequestDigest)
 	return v, nil

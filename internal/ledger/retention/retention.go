@@ -355,15 +355,13 @@ func (p *pruning) swap(ctx context.Context) error {
 // prunedBody is the body of the entry that records dropped entries. It identifies what is left of all entries before Beyond
 // by the SHA-256 of their indexes, of eight bytes each, the most significant one first.
 type prunedBody struct {
-	Version int       `json:"version"`
-	Kind    string    `json:"kind"`
-	ID      string    `json:"id"`
-	Time    time.Time `json:"time"`
-	By      string    `json:"actor"`
-	Before  time.Time `json:"before"`
-	First   int64     `json:"first"`
-	Beyond  int64     `json:"beyond"`
-	Left    leftBody  `json:"left"`
+	record.Header
+
+	By     string    `json:"actor"`
+	Before time.Time `json:"before"`
+	First  int64     `json:"first"`
+	Beyond int64     `json:"beyond"`
+	Left   leftBody  `json:"left"`
 }
 
 type leftBody struct {
@@ -375,7 +373,7 @@ type leftBody struct {
 func (p *pruning) tell(ctx context.Context) error {
 	id := uuid.Must(uuid.NewV7()) // it cannot fail, because crypto/rand cannot
 	body := prunedBody{
-		Version: record.BodyVersion, Kind: kindPruned, ID: id.String(), Before: record.Stored(p.before), First: p.First, Beyond: p.Beyond,
+		Header: record.Header{Version: record.BodyVersion, Kind: kindPruned, ID: id.String()}, Before: record.Stored(p.before), First: p.First, Beyond: p.Beyond,
 		Left: leftBody{p.Left, p.sum},
 	}
 	if err := p.tx.QueryRow(ctx, `SELECT clock_timestamp(), session_user`).Scan(&body.Time, &body.By); err != nil {

@@ -75,21 +75,17 @@ func (r *Searcher) countScopes(ctx context.Context, s *search) ([]broker.ScopeUs
 			return nil, searching("counting uses", err)
 		}
 		for _, row := range found {
-			sums[row.Scope] = row.add(sums[row.Scope])
+			to := sums[row.Scope]
+			to.Scope = row.Scope
+			to.Asked, to.Granted, to.Denied = to.Asked+row.Asked, to.Granted+row.Granted, to.Denied+row.Denied
+			to.Reported, to.Used, to.Calls = to.Reported+row.Reported, to.Used+row.Used, to.Calls+row.Calls
+			if last := record.Instant(row.LastUsedAt); last.After(to.LastUsed) {
+				to.LastUsed = last
+			}
+			sums[row.Scope] = to
 		}
 	}
 	return slices.Collect(maps.Values(sums)), nil
-}
-
-// add adds the counts of a chunk to those of the chunks before.
-func (r scopeRow) add(to broker.ScopeUsage) broker.ScopeUsage {
-	to.Scope = r.Scope
-	to.Asked, to.Granted, to.Denied = to.Asked+r.Asked, to.Granted+r.Granted, to.Denied+r.Denied
-	to.Reported, to.Used, to.Calls = to.Reported+r.Reported, to.Used+r.Used, to.Calls+r.Calls
-	if last := record.Instant(r.LastUsedAt); last.After(to.LastUsed) {
-		to.LastUsed = last
-	}
-	return to
 }
 
 // group is a row of the query of LiveCounts.
@@ -123,15 +119,11 @@ func (r *Searcher) LiveCounts(ctx context.Context, reach broker.Reach) (broker.L
 	if err != nil {
 		return broker.LiveCounts{}, searching("counting what is alive", err)
 	}
-	return liveCountsOf(found), nil
-}
-
-func liveCountsOf(rows []group) broker.LiveCounts {
 	var c broker.LiveCounts
 	lists := map[string]*[]broker.Group{
 		"authority": &c.ByAuthority, "kind": &c.ByKind, "sandbox": &c.BySandbox, "task": &c.ByTask, "scope": &c.ByScope,
 	}
-	for _, row := range rows {
+	for _, row := range found {
 		g := broker.Group{Name: row.Name, SPIFFEID: row.SPIFFEID, Count: row.Count, Ends: record.Instant(row.Ends)}
 		if list, ok := lists[row.By]; ok {
 			*list = append(*list, g)
@@ -139,5 +131,5 @@ func liveCountsOf(rows []group) broker.LiveCounts {
 		}
 		c.Total = g
 	}
-	return c
+	return c, nil
 }

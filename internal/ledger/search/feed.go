@@ -75,7 +75,11 @@ func (r *Searcher) Timeline(ctx context.Context, of broker.TimelineQuery, reach 
 			WHERE `+about+` AND `+record.Within(reach, "trust_domain", args)+timelineSQL, args)
 	all, err := postgres.Collect(rows, err, func(r pgx.CollectableRow) (broker.Happening, error) {
 		h, err := pgx.RowToStructByName[happening](r)
-		return h.told(), err
+		return broker.Happening{
+			Index: h.Index, Time: h.Time.UTC(), Kind: h.Kind, ID: h.ID, Status: broker.Status(h.Status), Detail: h.Detail,
+			Scope: h.Scope, Resource: h.Resource, Code: h.Code, Explanation: h.Explanation, Actor: h.Actor, ActorName: h.ActorName,
+			Verdict: h.Verdict, Covers: h.Covers, Note: h.Note, Reason: h.Reason, Calls: h.Calls, At: record.Instant(h.At),
+		}, err
 	})
 	switch {
 	case err != nil:
@@ -84,18 +88,6 @@ func (r *Searcher) Timeline(ctx context.Context, of broker.TimelineQuery, reach 
 		return nil, broker.ErrNotFound
 	}
 	return all, nil
-}
-
-func (h happening) told() broker.Happening {
-	out := broker.Happening{
-		Index: h.Index, Time: h.Time.UTC(), Kind: h.Kind, ID: h.ID, Status: broker.Status(h.Status), Detail: h.Detail,
-		Scope: h.Scope, Resource: h.Resource, Code: h.Code, Explanation: h.Explanation, Actor: h.Actor, ActorName: h.ActorName,
-		Verdict: h.Verdict, Covers: h.Covers, Note: h.Note, Reason: h.Reason, Calls: h.Calls,
-	}
-	if h.At != nil {
-		out.At = h.At.UTC()
-	}
-	return out
 }
 
 // mostChanges is how many entries one answer covers.

@@ -106,25 +106,19 @@ func (r *Searcher) countOn(ctx context.Context, t *tally) (more bool, err error)
 		return false, nil
 	}
 	counted, err := countChunk(ctx, conn, t.reach, first, beyond)
-	var at time.Time
+	at := time.Unix(0, 0) // of a pruned entry, which counts as older than all that are left
 	if err == nil {
-		at, err = recordedAt(ctx, conn, first)
+		err = conn.QueryRow(ctx, `SELECT time FROM entries WHERE index = @index`, pgx.NamedArgs{"index": first}).Scan(&at)
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = nil
+		}
 	}
 	if err != nil {
 		return false, searching("counting entries", err)
 	}
-	t.add(first, beyond, at, counted)
+	t.add(first, beyond, at.UTC(), counted)
 	first, beyond = t.next()
 	return first < beyond, nil
-}
-
-// recordedAt returns when an entry was recorded. A pruned entry counts as older than all that are left.
-func recordedAt(ctx context.Context, conn *pgxpool.Conn, index int64) (at time.Time, err error) {
-	err = conn.QueryRow(ctx, `SELECT time FROM entries WHERE index = @index`, pgx.NamedArgs{"index": index}).Scan(&at)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return time.Unix(0, 0).UTC(), nil
-	}
-	return at.UTC(), err
 }
 
 // countChunk counts, by minute, what the entries with these indexes have decided or ended.
@@ -298,7 +292,13 @@ func (a *tallies) tally(reach broker.Reach) *tally {
 			a.of = map[string]*tally{}
 		}
 		if len(a.of) >= mostTallies {
-			a.forget()
+			oldest := ""
+			for key, t := range a.of {
+				if oldest == "" || t.asked < a.of[oldest].asked {
+					oldest = key
+				}
+			}
+			delete(a.of, oldest)
 		}
 		t = &tally{reach: reach}
 		a.of[key] = t
@@ -306,14 +306,4 @@ func (a *tallies) tally(reach broker.Reach) *tally {
 	a.asked++
 	t.asked = a.asked
 	return t
-}
-
-func (a *tallies) forget() {
-	oldest := ""
-	for key, t := range a.of {
-		if oldest == "" || t.asked < a.of[oldest].asked {
-			oldest = key
-		}
-	}
-	delete(a.of, oldest)
 }

@@ -102,8 +102,12 @@ func (s *search) part(i int, p piece) string {
 	case q.Status == broker.StatusIssued && !s.picky():
 		return s.alive(i, p) + ordered + ` LIMIT @limit`
 	case len(q.Credential) > 0 || q.Name != "":
+		one := ofName
+		if len(q.Credential) > 0 {
+			one = ofDigest
+		}
 		// Look for that one record first. Otherwise Postgres would read everything else in the trust domain.
-		return `SELECT entry_index FROM (SELECT * FROM issuances WHERE ` + isOne(q) + ` OFFSET 0) AS issuances` + ordered + ` LIMIT @limit`
+		return `SELECT entry_index FROM (SELECT * FROM issuances WHERE ` + one + ` OFFSET 0) AS issuances` + ordered + ` LIMIT @limit`
 	case s.picky() || q.Status == broker.StatusPending || q.Status == broker.StatusApproved:
 		// Find all of them and then sort. The next match in the order of an index can be far away.
 		return `SELECT entry_index FROM (SELECT entry_index FROM issuances WHERE ` + where + ` OFFSET 0) AS few
@@ -112,14 +116,6 @@ func (s *search) part(i int, p piece) string {
 		return s.byTerms(i, p, where)
 	}
 	return `SELECT entry_index FROM issuances` + ordered + ` LIMIT @limit`
-}
-
-// isOne is a condition that hardly more than one record meets.
-func isOne(q broker.Query) string {
-	if len(q.Credential) > 0 {
-		return ofDigest
-	}
-	return ofName
 }
 
 // alive searches the credentials that are issued and not over. There are never many, and it finds them like Live.
