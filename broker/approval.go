@@ -1,25 +1,23 @@
 package broker
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
-	"reflect"
-	"slices"
-	"strings"
 	"time"
 
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/scopes"
+	"golang.org/x/sync/errgroup"
 )
 
-// RedeemGrace is how long after the end of the wait a sandbox can still redeem a request that was approved in time.
-const RedeemGrace = time.Minute
-
 // WaitingLimit is how many requests of one sandbox may wait for approval at once, of any scope, so that approvers are not
-// flooded. The schema holds the same number and enforces it. A sandbox over the limit is asked to retry after WaitingRetry.
+// flooded. The schema enforces the same number. A sandbox over the limit is asked to retry after WaitingRetry.
 var WaitingLimit = scopes.Limit{Per: scopes.PerSandbox, Live: 20}
 
 // AskingLimit is how many requests of one sandbox may start to wait for approval per hour, over all scopes. Withdrawn requests
@@ -29,59 +27,10 @@ var AskingLimit = scopes.Limit{Per: scopes.PerSandbox, Count: 60, Window: time.H
 // WaitingRetry is an estimate: the real delay depends on people.
 const WaitingRetry = 30 * time.Second
 
-// Verdict is a person's answer to a request.
-type Verdict string
-
-// The verdicts. BreakGlass is an approval in place of the group that was asked.
-const (
-	Approve    Verdict = "approve"
-	Deny       Verdict = "deny"
-	BreakGlass Verdict = "break_glass"
-)
-
-// Cover is the extent of an approval.
-type Cover string
-
-// The extents of an approval: only this request, or also later requests for the same thing during the task, if the scope permits
-// it.
-const (
-	CoverRequest Cover = "request"
-	CoverTask    Cover = "task"
-)
-
-// rememberFor is how long an approval for the task is valid at most.
-const rememberFor = 8 * time.Hour
-
-// Voter is a person who votes, with the latest known data from the identity provider.
-type Voter struct {
-	ID     string // issuer, "#" and subject
-	Name   string // for display: not unique, and untrusted
-	Handle string // the name under which SPIFFE IDs name this person as an owner
-	Groups []string
-	SaidAt time.Time // when the provider issued this data
-}
-
-func voterOf(p people.Person) Voter {
-	return Voter{ID: p.ID(), Name: p.Name(), Handle: p.Handle(), Groups: p.Groups(), SaidAt: p.Issued()}
-}
-
-// Vote is one vote on a request.
-type Vote struct {
-	Voter   Voter
-	Verdict Verdict
-	Covers  Cover
-	Time    time.Time
-	Note    string // free text of the voter: untrusted
-	// Assertion is the passkey's signature of the vote, as [passkey.Assertion] writes it. It is empty if no signature is
-	// required. Key is the voter's passkey that Assertion names, if the voter had it at the time of the vote and still has it.
-	Assertion string
-	Key       *passkey.Key
-}
-
 // ApprovalRequest is a request that waits for approval, or has waited, with the votes on it.
 type ApprovalRequest struct {
 	View
-	VotesCast []Vote // oldest first
+	VotesCast []approval.Vote // oldest first
 	// Reused is how many later requests have reused its approval.
 	Reused int
 	// Voted means that the call that returned the request has recorded a vote.
@@ -90,24 +39,40 @@ type ApprovalRequest struct {
 	of *ApprovalRequest
 }
 
-// hasVoteOf reports whether the same person has voted the same way before. A second approval adds nothing, whether Approve or
-// BreakGlass.
-func (c *ApprovalRequest) hasVoteOf(v Vote) bool {
-	return slices.ContainsFunc(c.VotesCast, func(old Vote) bool {
-		return old.Voter.ID == v.Voter.ID && (old.Verdict == Deny) == (v.Verdict == Deny)
-	})
+// Hash identifies the content that a vote is about. See [approval.Canonical.Hash].
+func (c *ApprovalRequest) Hash() [32]byte { return approval.Canonical(c.Canonical).Hash() }
+
+// NeedsPasskey reports whether an approval of the request must be signed by a passkey. It goes by what people were shown.
+func (c *ApprovalRequest) NeedsPasskey() bool { return approval.Canonical(c.Canonical).NeedsPasskey() }
+
+// GroupKey is equal for requests that people may decide together. See [approval.Canonical.GroupKey].
+func (c *ApprovalRequest) GroupKey() string {
+	return cmp.Or(approval.Canonical(c.Canonical).GroupKey(), c.ID) // a request that cannot be read is equal to no other
 }
 
-// Hash identifies the content that a vote is about: the SHA-256 of what the voter is shown. For a request that nobody can vote
-// on, it is the SHA-256 of the empty string.
-func (c *ApprovalRequest) Hash() [32]byte { return sha256.Sum256([]byte(c.Canonical)) }
+// facts returns what decisions on the request depend on.
+func (c *ApprovalRequest) facts() *approval.Request {
+	r := &approval.Request{
+		ID: c.ID, SPIFFEID: c.Subject.ID.String(), User: userID(c.User), Group: c.ApprovalGroup, Quorum: c.ApprovalQuorum,
+		BreakGlass: c.BreakGlass, Status: approval.Status(c.Status), Time: c.Time, Expires: c.Expires,
+		Canonical: approval.Canonical(c.Canonical), Votes: c.VotesCast, Reuses: c.Remembered,
+	}
+	if c.of != nil {
+		r.Reused = c.of.facts()
+	}
+	return r
+}
 
-// ApprovalPolicy determines who may vote on which requests.
-type ApprovalPolicy struct {
-	Rules  people.Rules
-	Owners people.Owners
+// Entitled returns nil if a person may cast this verdict on a request, going by the person's identity and groups. It decides what
+// the person is offered. The vote checks again, and so does the mint.
+func (b *Broker) Entitled(who people.Person, says approval.Verdict, c *ApprovalRequest) error {
+	return b.cfg.ApprovalPolicy.Entitled(approval.VoterOf(who), says, c.facts())
+}
 
-	site passkey.RelyingParty // the broker's relying party
+// Owner returns the owner that a SPIFFE ID names. It returns "" if it names none.
+func (b *Broker) Owner(spiffeID string) string {
+	owner, _ := b.cfg.ApprovalPolicy.Owners.Of(spiffeID)
+	return owner
 }
 
 // Within returns where a person holds a role. See [people.Rules.Within].
@@ -115,189 +80,249 @@ func (b *Broker) Within(who people.Person, role people.Role) []string {
 	return b.cfg.ApprovalPolicy.Rules.Within(who.Groups(), role)
 }
 
-// sees reports whether a person may see a request at all.
-func (e ApprovalPolicy) sees(v Voter, c *ApprovalRequest) bool {
-	return e.Rules.May(v.Groups, people.RoleApprover, c.Subject.ID.String())
+// VoteCast is a person's vote on one request.
+type VoteCast struct {
+	Request string // its id
+	Hash    [32]byte
+	Verdict approval.Verdict
+	Covers  approval.Cover
+	Note    string
+	// Assertion is the browser's response when a passkey has signed Hash. It is ignored if the approval needs no signature.
+	Assertion []byte
 }
 
-// entitled returns nil if a person may cast this verdict on a request now. It is checked at the vote, and again at the mint.
-func (e ApprovalPolicy) entitled(v Voter, says Verdict, c *ApprovalRequest) error {
-	asked := says != BreakGlass && slices.Contains(v.Groups, c.ApprovalGroup)
-	standsIn := says != Approve && c.BreakGlass != "" && slices.Contains(v.Groups, c.BreakGlass)
-	switch {
-	case !e.sees(v, c):
-		return ErrNotFound
-	case !asked && !standsIn:
-		return ErrNotEligible
-	case e.Owners.Owns(v.Handle, c.Subject.ID.String()), c.User != nil && c.User.ID == v.ID:
-		return ErrOwnRequest
-	}
-	return nil
-}
+const (
+	// mostOvertaken limits how often a vote is retried because another vote was faster. Each faster vote brings the request closer
+	// to a decision.
+	mostOvertaken = 32
+	// takeBackTimeout limits how long a denial waits while it revokes credentials. The sweeper continues after that.
+	takeBackTimeout = 15 * time.Second
+)
 
-// saying counts the distinct people who cast a verdict on a request, are entitled to it and, where required, have signed it.
-func (e ApprovalPolicy) saying(says Verdict, c *ApprovalRequest) int {
-	distinct := map[string]bool{}
-	for _, v := range c.VotesCast {
-		if v.Verdict == says && e.entitled(v.Voter, says, c) == nil && e.signed(v, c) == nil {
-			distinct[v.Voter.ID] = true
-		}
-	}
-	return len(distinct)
-}
-
-// approvedBy returns the reason code for an issuance that the votes on a request allow: the votes of the approver group, or else
-// those of the break-glass group. It does not add the two together. It returns "" if neither has enough votes.
-func (e ApprovalPolicy) approvedBy(c *ApprovalRequest) string {
-	switch {
-	case e.saying(Approve, c) >= c.ApprovalQuorum:
-		return scopes.ReasonApproved
-	case e.saying(BreakGlass, c) >= scopes.BreakGlassQuorum:
-		return scopes.ReasonBreakGlass
-	}
-	return ""
-}
-
-// next returns the status of a request after a vote. If the same person has voted the same way before, the status does not
-// change. next returns ErrDecided if the vote is too late.
-func (e ApprovalPolicy) next(c *ApprovalRequest, v Vote) (Status, error) {
-	if err := e.entitled(v.Voter, v.Verdict, c); err != nil {
-		return "", err
-	}
-	open := c.Status == StatusPending && v.Time.Before(c.Expires) ||
-		c.Status == StatusApproved && v.Time.Before(c.Expires.Add(RedeemGrace))
-	switch {
-	case c.hasVoteOf(v):
-		return c.Status, nil
-	case c.Status == StatusRedeemed && v.Verdict == Deny:
-		return StatusRedeemed, nil // too late to reject, but the denial is recorded, and the credential is revoked
-	case !open:
-		return "", ErrDecided
-	case v.Verdict == Deny:
-		return StatusRejected, nil
-	case c.Status == StatusApproved:
-		return "", ErrDecided
-	case v.Verdict == BreakGlass && strings.TrimSpace(v.Note) == "":
-		return "", ErrNoNote
-	}
-	if err := e.signed(v, c); err != nil {
-		return "", err
-	}
-	with := *c
-	with.VotesCast = append(slices.Clone(c.VotesCast), v)
-	if e.approvedBy(&with) != "" {
-		return StatusApproved, nil
-	}
-	return StatusPending, nil
-}
-
-// remembers reports whether the approval of an earlier request covers a new one.
-func (e ApprovalPolicy) remembers(earlier *ApprovalRequest, now Record) bool {
-	if earlier.Status != StatusApproved && earlier.Status != StatusRedeemed || earlier.Remembered != "" ||
-		!now.Time.Before(earlier.Time.Add(rememberFor)) {
-		return false
-	}
-	return sameAsk(earlier.Canonical, now.Canonical) && e.standing(earlier) >= earlier.ApprovalQuorum
-}
-
-// sameAsk compares what people were shown of two requests. It reports whether the second asks for the same thing, for no longer,
-// and within rememberFor.
-func sameAsk(before, now string) bool {
-	then, ok := shownIn(before)
-	asked, okToo := shownIn(now)
-	if !ok || !okToo || asked.TTL > then.TTL || asked.Expires-then.Expires >= int64(rememberFor/time.Second) {
-		return false
-	}
-	for _, s := range []*shown{&then, &asked} {
-		s.Request, s.Digest, s.Expires, s.TTL = "", nil, 0, 0
-	}
-	return reflect.DeepEqual(then, asked)
-}
-
-func shownIn(canonical string) (s shown, ok bool) {
-	ok = json.Unmarshal([]byte(canonical), &s) == nil
-	return s, ok
-}
-
-// standing counts the distinct people who approved for the whole task and may approve. It returns 0 if anybody denied.
-func (e ApprovalPolicy) standing(c *ApprovalRequest) int {
-	forTask := *c
-	forTask.VotesCast = nil
-	for _, v := range c.VotesCast {
-		if v.Verdict == Deny {
-			return 0
-		}
-		if v.Covers == CoverTask {
-			forTask.VotesCast = append(forTask.VotesCast, v)
-		}
-	}
-	return e.saying(Approve, &forTask)
-}
-
-// redeemable returns nil if a request can be redeemed now, as far as this is known without the ledger's lock.
-func (e ApprovalPolicy) redeemable(c *ApprovalRequest, now time.Time) error {
-	late := !now.Before(c.Expires.Add(RedeemGrace)) ||
-		slices.ContainsFunc(c.VotesCast, func(v Vote) bool { return v.Verdict == Deny })
-	if c.Status != StatusApproved && c.Status != StatusRedeemed || late || e.approvedBy(c) == "" {
-		return ErrNotApproved
-	}
-	return nil
-}
-
-// shown is what people decide on: everything that determines the credential, and nothing that can change before the mint. People
-// are shown its JSON form, with the members in this order and the parameters sorted. Votes name this form by its SHA-256.
-type shown struct {
-	Version     int            `json:"v"`
-	Request     string         `json:"request"` // random, so no two requests have the same form
-	TrustDomain string         `json:"trust_domain"`
-	SPIFFEID    string         `json:"spiffe_id"`
-	User        string         `json:"on_behalf_of,omitempty"` // the person that the sandbox acts for
-	Thumbprint  string         `json:"thumbprint,omitempty"`   // of the certificate that the credential is bound to
-	JKT         string         `json:"jkt,omitempty"`          // of the DPoP key that the token is bound to
-	Scope       string         `json:"scope"`
-	Authority   string         `json:"authority"`
-	Resource    string         `json:"resource"`
-	Params      map[string]any `json:"params"`
-	TTL         int64          `json:"ttl"` // maximum, in seconds
-	Task        string         `json:"task"`
-	Key         string         `json:"key,omitempty"` // SHA-256 of the caller's public key or signing request
-	Audience    string         `json:"audience,omitempty"`
-	Catalogue   string         `json:"catalogue"`
-	Digest      []byte         `json:"digest"` // of the request, including its reason and keys
-	Group       string         `json:"group"`
-	Quorum      int            `json:"quorum"`
-	BreakGlass  string         `json:"break_glass,omitempty"` // the group that may approve in place of Group
-	Remember    string         `json:"remember,omitempty"`    // "task" if an approval may cover the task
-	Passkey     string         `json:"passkey,omitempty"`     // "required" if an approval must be signed by a passkey
-	Expires     int64          `json:"expires"`               // end of the wait, in Unix seconds
-}
-
-// canonical describes what a record asks people to approve.
-func canonical(rec Record, approval scopes.Approval) (string, error) {
-	d := rec.Decision
-	s := shown{
-		Version: 1, Request: rec.ID, TrustDomain: rec.Subject.ID.TrustDomain().Name(), SPIFFEID: rec.Subject.ID.String(),
-		Scope: d.Scope.Name, Authority: string(d.Scope.Authority), Resource: d.Resource, Params: d.Params,
-		TTL: int64(d.TTL / time.Second), Task: rec.Request.Task, Audience: d.Scope.Credential.Audience,
-		Catalogue: d.Catalogue, Digest: rec.Digest[:], Group: approval.Group, Quorum: approval.Quorum,
-		BreakGlass: approval.BreakGlass, Expires: rec.Expires.Unix(), JKT: rec.Request.JKT, User: userID(rec.Request.User),
-	}
-	if d.Scope.Credential.Bind == scopes.BindMTLS {
-		s.Thumbprint = rec.Subject.Thumbprint
-	}
-	if key := rec.Request.CSR + rec.Request.PublicKey; key != "" {
-		digest := sha256.Sum256([]byte(key))
-		s.Key = hex.EncodeToString(digest[:])
-	}
-	if d.Scope.Approval != nil && d.Scope.Approval.Remember == scopes.RememberTask {
-		s.Remember = scopes.RememberTask
-	}
-	if approval.Passkey == scopes.PasskeyRequired {
-		s.Passkey = scopes.PasskeyRequired
-	}
-	text, err := json.Marshal(s)
+// Vote casts a person's vote and returns the request as it then is. It returns ErrDecided if the request is already decided,
+// ErrStale if the request is not what the person saw, and ErrPasskey if an approval lacks a required passkey signature. A denial
+// of a redeemed request revokes its credential and still returns ErrDecided. If Vote returns a request with an error, Voted
+// reports whether the vote was recorded.
+func (b *Broker) Vote(ctx context.Context, who people.Person, cast VoteCast) (*ApprovalRequest, error) {
+	voter, err := b.upsertPerson(ctx, who)
 	if err != nil {
-		return "", fmt.Errorf("describing the request to people: %w", err)
+		return nil, err
 	}
-	return string(text), nil
+	for range mostOvertaken {
+		c, err := b.requestFor(ctx, voter, cast.Request)
+		if err != nil {
+			return nil, err
+		}
+		if c.Canonical == "" || c.Hash() != cast.Hash {
+			return nil, ErrStale
+		}
+		reusable := cast.Verdict != approval.BreakGlass && approval.Canonical(c.Canonical).Reusable()
+		if cast.Covers == approval.CoverTask && !reusable {
+			return nil, ErrNotRemembered
+		}
+		vote, err := b.filled(ctx, c, voter, cast)
+		if err != nil {
+			return nil, err
+		}
+		err = b.recordVote(ctx, c, vote)
+		if errors.Is(err, ErrOvertaken) {
+			continue
+		}
+		if err == nil && cast.Verdict == approval.Deny {
+			err = b.takeBack(ctx, c, voter)
+		}
+		if err == nil && cast.Verdict == approval.Deny && c.Status == StatusRedeemed {
+			err = ErrDecided
+		}
+		return c, err
+	}
+	return nil, ErrOvertaken
+}
+
+// recordVote records a vote and updates c.
+func (b *Broker) recordVote(ctx context.Context, c *ApprovalRequest, v approval.Vote) error {
+	facts := c.facts()
+	status, err := b.cfg.ApprovalPolicy.Next(facts, v)
+	if err != nil {
+		return err
+	}
+	if facts.HasVoteOf(v) {
+		return nil // it already counts
+	}
+	next := Status(status)
+	err = b.cfg.Approvals.Apply(ctx, Transition{
+		Request: c.ID, Was: c.Status, Votes: c.Votes, Becomes: next, Time: v.Time, Actor: v.Voter.ID, Vote: &v, Hash: c.Hash(),
+	})
+	if err != nil {
+		return fmt.Errorf("recording a vote: %w", err)
+	}
+	c.Status, c.StatusTime, c.Votes, c.VotesCast, c.Voted = next, v.Time, c.Votes+1, append(c.VotesCast, v), true
+	if v.Verdict == approval.BreakGlass {
+		c.Broken = true
+		b.cfg.Log.ErrorContext(ctx, "break-glass approval: a person approves in place of the approver group", "request", c.ID,
+			"status", string(next), "person", v.Voter.ID, "group", c.BreakGlass, "spiffe_id", c.Subject.ID.String(), "scope", c.Scope)
+	}
+	return nil
+}
+
+// filled returns the complete vote. If the vote must be signed, filled adds the signature and the voter's passkey that made it.
+func (b *Broker) filled(ctx context.Context, c *ApprovalRequest, voter approval.Voter, cast VoteCast) (approval.Vote, error) {
+	v := approval.Vote{Voter: voter, Verdict: cast.Verdict, Covers: cast.Covers, Time: b.cfg.Now().UTC(), Note: cast.Note}
+	facts := c.facts()
+	if v.Verdict == approval.Deny || c.Status != StatusPending || !c.NeedsPasskey() || facts.HasVoteOf(v) {
+		return v, nil // no signature is needed, or the vote cannot count anyway
+	}
+	if err := b.cfg.ApprovalPolicy.Entitled(voter, v.Verdict, facts); err != nil {
+		return approval.Vote{}, err
+	}
+	if !b.cfg.RelyingParty.Configured() {
+		return approval.Vote{}, ErrNoPasskeys
+	}
+	assertion, err := passkey.ParseAssertion(cast.Assertion)
+	if err != nil {
+		return approval.Vote{}, fmt.Errorf("%w: %w", ErrPasskey, err)
+	}
+	has, err := b.cfg.Passkeys.Passkeys(ctx, voter.ID)
+	if err != nil {
+		return approval.Vote{}, fmt.Errorf("reading passkeys: %w", err)
+	}
+	for _, p := range has {
+		if bytes.Equal(p.Key.Credential, assertion.Credential()) {
+			v.Assertion, v.Key = assertion.String(), &p.Key
+			return v, nil
+		}
+	}
+	return approval.Vote{}, fmt.Errorf("%w: %w", ErrPasskey, passkey.ErrOtherKey)
+}
+
+// takeBack revokes the credential that a request was redeemed for, and all credentials that reused its approval, even if the
+// voter disconnects. It reads the record again, because the request may have been redeemed once more before the denial was
+// recorded. If this replica fails, the sweeper does the same for every denial.
+func (b *Broker) takeBack(ctx context.Context, c *ApprovalRequest, by approval.Voter) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTimeout)
+	defer cancel()
+	now, err := b.cfg.Ledger.Get(ctx, c.ID, Reach{All: true})
+	if err != nil {
+		return fmt.Errorf("reading a denied request: %w", err)
+	}
+	reusers, err := b.cfg.Approvals.ReusedBy(ctx, c.ID)
+	if err != nil {
+		return fmt.Errorf("reading requests that reused an approval: %w", err)
+	}
+	var workers errgroup.Group
+	workers.SetLimit(endRevokers)
+	for _, issuance := range append(reusers, now.RedeemedBy) {
+		if issuance == "" {
+			continue
+		}
+		workers.Go(func() error {
+			e := ending{cause: CauseRevoked, actor: by.ID}
+			_, err := b.endAll(ctx, Selector{ID: issuance}, Reach{Subject: c.Subject.ID.String()}, e)
+			return err
+		})
+	}
+	return workers.Wait()
+}
+
+// upsertPerson records the caller's data on every call, so that groups that the person has left no longer count.
+func (b *Broker) upsertPerson(ctx context.Context, who people.Person) (approval.Voter, error) {
+	voter, err := b.cfg.Approvals.UpsertPerson(ctx, approval.VoterOf(who), b.cfg.Now().UTC())
+	if err != nil {
+		return approval.Voter{}, fmt.Errorf("recording the caller: %w", err)
+	}
+	return voter, nil
+}
+
+// ApprovalRequest returns a request that waits for approval, or has waited. It returns ErrNotFound if the person may not see it.
+func (b *Broker) ApprovalRequest(ctx context.Context, who people.Person, id string) (*ApprovalRequest, error) {
+	voter, err := b.upsertPerson(ctx, who)
+	if err != nil {
+		return nil, err
+	}
+	return b.requestFor(ctx, voter, id)
+}
+
+func (b *Broker) requestFor(ctx context.Context, v approval.Voter, id string) (*ApprovalRequest, error) {
+	c, err := b.readRequest(ctx, id, Reach{All: true})
+	if err != nil {
+		return nil, err
+	}
+	if !b.cfg.ApprovalPolicy.Rules.May(v.Groups, people.RoleApprover, c.Subject.ID.String()) {
+		return nil, ErrNotFound
+	}
+	if !approval.Canonical(c.Canonical).Reusable() {
+		return c, nil
+	}
+	reusers, err := b.cfg.Approvals.ReusedBy(ctx, c.ID)
+	c.Reused = len(reusers)
+	return c, err
+}
+
+// readRequest reads a request with its votes. If the votes come from another request and must be signed, it reads that request too.
+func (b *Broker) readRequest(ctx context.Context, id string, reach Reach) (*ApprovalRequest, error) {
+	c, err := b.readVotes(ctx, id, reach)
+	if err != nil || c.Remembered == "" || !c.NeedsPasskey() {
+		return c, err
+	}
+	c.of, err = b.readVotes(ctx, c.Remembered, reach)
+	return c, err
+}
+
+// readVotes reads a request and then its votes. It drops votes that arrived in between, which the request does not count yet.
+func (b *Broker) readVotes(ctx context.Context, id string, reach Reach) (*ApprovalRequest, error) {
+	view, err := b.cfg.Ledger.Get(ctx, id, reach)
+	if err != nil {
+		return nil, err
+	}
+	if view.Decision != string(scopes.Pending) {
+		return nil, ErrNotFound
+	}
+	cast, err := b.cfg.Approvals.Votes(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("reading the votes: %w", err)
+	}
+	return &ApprovalRequest{View: *view, VotesCast: cast[:min(len(cast), view.Votes)]}, nil
+}
+
+// Waiting lists the requests that wait for a person's groups and that the person may see, and reports whether there are more. The
+// order is that of Inbox.Waiting.
+func (b *Broker) Waiting(ctx context.Context, who people.Person, limit int) (cases []ApprovalRequest, more bool, err error) {
+	voter, err := b.upsertPerson(ctx, who)
+	if err != nil {
+		return nil, false, err
+	}
+	views, more, err := b.cfg.Approvals.Waiting(ctx, WaitingQuery{
+		Groups: voter.Groups, Within: b.cfg.ApprovalPolicy.Rules.Within(voter.Groups, people.RoleApprover), Limit: limit,
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("listing pending requests: %w", err)
+	}
+	cases = make([]ApprovalRequest, len(views))
+	for i, v := range views {
+		cases[i].View = v
+	}
+	return cases, more, nil
+}
+
+// Withdraw withdraws a sandbox's own request before it is redeemed. It returns ErrNotFound if the request is not the caller's.
+func (b *Broker) Withdraw(ctx context.Context, who attest.Identity, id string) error {
+	actor := who.ID().String()
+	for range mostOvertaken {
+		c, err := b.readRequest(ctx, id, Reach{Subject: actor})
+		switch {
+		case err != nil:
+			return err
+		case c.Status == StatusWithdrawn:
+			return nil
+		case c.Status != StatusPending && c.Status != StatusApproved:
+			return ErrDecided
+		}
+		err = b.cfg.Approvals.Apply(ctx, Transition{
+			Request: id, Was: c.Status, Votes: c.Votes, Becomes: StatusWithdrawn, Time: b.cfg.Now().UTC(), Actor: actor,
+		})
+		if !errors.Is(err, ErrOvertaken) {
+			return err
+		}
+	}
+	return ErrOvertaken
 }

@@ -1,3 +1,8 @@
+// Package broker turns a sandbox's request into a credential: it decides, commits a record and mints, in that order. It also
+// defines the types and the interfaces that the other packages implement.
+//
+// It must never release a credential before its record is durable, never mint what policy did not permit, and never treat an
+// error or an unknown result as an approval.
 package broker
 
 import (
@@ -9,6 +14,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/internal/ratelimit"
 	"github.com/brevet-dev/brevet/scopes"
@@ -34,7 +40,7 @@ type Config struct {
 	// a signature.
 	RelyingParty passkey.RelyingParty
 	// ApprovalPolicy determines who may approve. With the zero value, nobody may.
-	ApprovalPolicy ApprovalPolicy
+	ApprovalPolicy approval.Policy
 	// Catalogue returns the catalogue to decide by until one is loaded from Catalogues. Each call returns a consistent snapshot.
 	Catalogue func() *scopes.Catalogue
 	// SecondAdmin means that an admin other than the author must approve each catalogue.
@@ -65,8 +71,7 @@ type Broker struct {
 	inForce  catalogueInForce
 	// listeners are notified of requests that wait for them.
 	listeners listeners
-	// followers counts the callers that follow the record.
-	followers followers
+	followers *ratelimit.Semaphore // callers that follow the record
 	// places assigns places in status lists to new tokens. lists caches the signed lists.
 	places places
 	lists  lists
@@ -84,13 +89,19 @@ func New(cfg Config) (*Broker, error) {
 	if cfg.Issuer == "" {
 		return nil, errors.New("broker: an issuer is required: it names who made a token")
 	}
-	cfg.ApprovalPolicy.site = cfg.RelyingParty
+	cfg.ApprovalPolicy.Site = cfg.RelyingParty
 	return &Broker{
 		cfg:      cfg,
 		refusals: ratelimit.NewSampler(refusalsPerSecond), unsigned: ratelimit.NewSampler(unsignedPerSecond),
 		dpopProofs:           rate.NewLimiter(dpopProofsPerSecond, dpopProofsPerSecond),
 		dpopProofsPerSandbox: ratelimit.New(dpopProofsOfOne, dpopProofsOfOne),
+		waiters:              waiters{places: ratelimit.NewSemaphore(mostWaiting, mostWaitingEach), byRequest: map[string]*waiter{}},
+		followers:            ratelimit.NewSemaphore(mostFollowing, mostListeningEach),
+		listeners: listeners{
+			places: ratelimit.NewSemaphore(mostListening, mostListeningEach), present: map[*Listener]bool{}, joined: make(chan struct{}, 1),
+		},
 		lists: lists{
+			of:   map[string]cachedStatusList{},
 			turn: make(chan struct{}, 1), search: make(chan struct{}, 1), unknown: rate.NewLimiter(unknownListsPerSecond, unknownListsPerSecond),
 		},
 	}, nil

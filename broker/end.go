@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/scopes"
 	"golang.org/x/sync/errgroup"
 )
@@ -232,4 +235,225 @@ func (b *Broker) revoke(ctx context.Context, h LiveCredential, term int64) Ended
 	}
 	e.Status, e.Time, e.Why = out.Status, out.Time, ""
 	return e
+}
+
+// Release ends a credential for its holder. It may be called again. It returns ErrNotFound if the credential is not the caller's.
+func (b *Broker) Release(ctx context.Context, who attest.Identity, id string) (Receipt, error) {
+	reach := Reach{Subject: who.ID().String()}
+	view, err := b.cfg.Ledger.Get(ctx, id, reach)
+	if err != nil {
+		return Receipt{}, err
+	}
+	receipt, err := b.endAll(ctx, Selector{ID: id}, reach, ending{cause: CauseReleased, actor: reach.Subject})
+	if err == nil && len(receipt.Ended) == 0 { // it had already ended
+		receipt.Ended = []Ended{endedOf(LiveCredential{
+			ID: view.ID, Subject: reach.Subject, Task: view.Task, Scope: view.Scope, Kind: view.CredentialKind,
+			Status: view.Status, Detail: view.StatusDetail, StatusTime: view.StatusTime, Expires: view.Expires,
+		})}
+	}
+	return receipt, err
+}
+
+// EndTask ends a task, now or later. Then no credential is issued for the task any more, and its credentials are ended. EndTask
+// may be called again.
+func (b *Broker) EndTask(ctx context.Context, end TaskEnd) (Receipt, error) {
+	cmd := b.command(CommandTaskEnd, &end.Actor, Selector{SPIFFEID: end.SPIFFEID, Task: end.Task}, end.Reason)
+	if cmd.At = end.At; !cmd.At.After(cmd.Time) {
+		cmd.At = cmd.Time
+	}
+	if err := b.cfg.Live.Announce(ctx, cmd); err != nil {
+		return Receipt{}, fmt.Errorf("recording the end of a task: %w", err)
+	}
+	if cmd.At.After(cmd.Time) {
+		b.cfg.Tokens.WaitForReplicas(ctx)
+		return Receipt{Command: cmd.ID, Time: cmd.At}, nil
+	}
+	receipt, err := b.carryOut(ctx, cmd, Reach{Subject: end.SPIFFEID}, CauseTaskEnded)
+	if err != nil {
+		return receipt, err
+	}
+	if err := b.withdrawOfEndedTasks(ctx, Task{SPIFFEID: end.SPIFFEID, Task: end.Task}); err != nil {
+		b.cfg.Log.WarnContext(ctx, "requests of an ended task left to the sweeper", "error", err)
+	}
+	return receipt, nil
+}
+
+// withdrawOfEndedTasks withdraws requests that wait although their task has ended, so that nobody decides on them. It handles the
+// requests of one task, or of all tasks if task is the zero value. It leaves requests that change at the same time to the
+// sweeper.
+func (b *Broker) withdrawOfEndedTasks(ctx context.Context, task Task) error {
+	requests, err := b.cfg.Live.RequestsOfEndedTasks(ctx, task, endPage)
+	if err != nil {
+		return fmt.Errorf("finding requests of ended tasks: %w", err)
+	}
+	var writers errgroup.Group
+	writers.SetLimit(endWriters)
+	for _, r := range requests {
+		writers.Go(func() error {
+			err := b.cfg.Approvals.Apply(ctx, Transition{
+				Request: r.ID, Was: r.Status, Votes: r.Votes, Becomes: StatusWithdrawn, Time: b.cfg.Now().UTC(), Actor: r.Actor,
+			})
+			if err != nil && !errors.Is(err, ErrOvertaken) {
+				return fmt.Errorf("withdrawing request %s: %w", r.ID, err)
+			}
+			return nil
+		})
+	}
+	return writers.Wait()
+}
+
+// Revoke ends the matching credentials within reach. It returns ErrNotFound if no live credential matches.
+func (b *Broker) Revoke(ctx context.Context, r Revocation) (Receipt, error) {
+	held, err := b.cfg.Live.Live(ctx, r.Target, r.Reach, LivePage{Limit: 1})
+	if err != nil {
+		return Receipt{}, fmt.Errorf("listing live credentials: %w", err)
+	}
+	if len(held) == 0 {
+		b.cfg.Tokens.WaitForReplicas(ctx) // another replica may have ended it and died before every replica knew
+		return Receipt{}, ErrNotFound
+	}
+	cmd := b.command(CommandRevoke, &r.Actor, r.Target, r.Reason)
+	if err := b.cfg.Live.Announce(ctx, cmd); err != nil {
+		return Receipt{}, fmt.Errorf("recording a revocation: %w", err)
+	}
+	return b.carryOut(ctx, cmd, r.Reach, CauseRevoked)
+}
+
+// Quarantine stops issuing to the named sandboxes on every replica, and ends their credentials. It returns ErrNotFound if the
+// name is not within reach.
+func (b *Broker) Quarantine(ctx context.Context, c Confinement) (Receipt, error) {
+	if !c.Reach.Covers(c.SPIFFEID) {
+		return Receipt{}, ErrNotFound
+	}
+	cmd := b.command(CommandQuarantineAdd, &c.Actor, Selector{SPIFFEID: c.SPIFFEID}, c.Reason)
+	if err := b.cfg.Live.Announce(ctx, cmd); err != nil {
+		return Receipt{}, fmt.Errorf("recording a quarantine: %w", err)
+	}
+	cmd.Target = Confined(c.SPIFFEID)
+	return b.carryOut(ctx, cmd, c.Reach, CauseQuarantined)
+}
+
+// Unquarantine lifts the quarantine of exactly that name. It returns ErrNotFound if there is none within reach, or if the caller
+// is a workload that somebody else has quarantined.
+func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
+	if !c.Reach.Covers(c.SPIFFEID) {
+		return ErrNotFound
+	}
+	for {
+		cmd := b.command(CommandQuarantineRemove, &c.Actor, Selector{SPIFFEID: c.SPIFFEID}, c.Reason)
+		standing, err := b.cfg.Live.Quarantines(ctx, Reach{All: true})
+		if err != nil {
+			return fmt.Errorf("listing quarantines: %w", err)
+		}
+		i := slices.IndexFunc(standing, func(q Quarantine) bool { return q.SPIFFEID == c.SPIFFEID })
+		if i < 0 || confinedByOthers(standing, c.Actor) {
+			return ErrNotFound
+		}
+		q := standing[i]
+		// End what the quarantine should have ended. Usually this was done long ago, but the replica that does it may still be at
+		// work, or may have died. Lifting the quarantine would make the remaining credentials active again, and nobody would end
+		// them.
+		e := ending{cause: CauseQuarantined, actor: q.Actor, before: q.Index}
+		if _, err := b.endAll(ctx, Confined(q.SPIFFEID), c.Reach, e); err != nil {
+			return fmt.Errorf("completing a quarantine before lifting it: %w", err)
+		}
+		cmd.Lifts = q.Command
+		if err := b.cfg.Live.Announce(ctx, cmd); err == nil {
+			return nil
+		} else if !errors.Is(err, ErrNotFound) || ctx.Err() != nil {
+			return fmt.Errorf("recording the end of a quarantine: %w", err)
+		}
+		// Somebody else has lifted this quarantine. Try again: there may be a new one, which is not carried out yet.
+	}
+}
+
+// confinedByOthers reports whether a quarantine that somebody else ordered applies to the caller. The caller's own do not count:
+// an admin may have to quarantine a whole trust domain that includes the admin. Quarantines never apply to people.
+func confinedByOthers(standing []Quarantine, actor Actor) bool {
+	return actor.Person == "" && slices.ContainsFunc(standing, func(q Quarantine) bool {
+		return q.Actor != actor.ID() && below(actor.ID(), q.SPIFFEID)
+	})
+}
+
+// Quarantines lists the quarantines in force within reach.
+func (b *Broker) Quarantines(ctx context.Context, reach Reach) ([]Quarantine, error) {
+	return b.cfg.Live.Quarantines(ctx, reach)
+}
+
+// Confined returns a selector for the sandboxes in a quarantine: those with that ID or below it.
+func Confined(id string) Selector {
+	if domain, isDomain := strings.CutPrefix(id, "spiffe://"); isDomain && !strings.Contains(domain, "/") {
+		return Selector{TrustDomain: domain}
+	}
+	return Selector{SPIFFEIDPrefix: id}
+}
+
+func (b *Broker) command(kind string, actor *Actor, target Selector, reason string) Command {
+	return Command{ID: newID(), Time: b.cfg.Now().UTC(), Kind: kind, Actor: actor, Target: target, Reason: reason}
+}
+
+// carryOut ends what a recorded command affects. If this replica dies, the sweeper finishes ends of tasks and quarantines,
+// because these stay in force. Nobody finishes a revocation: its caller gets no response, and has to repeat it.
+func (b *Broker) carryOut(ctx context.Context, cmd Command, reach Reach, cause string) (Receipt, error) {
+	e := ending{cause: cause}
+	if cmd.Actor != nil {
+		e.actor = cmd.Actor.ID()
+	}
+	receipt, err := b.endAll(ctx, cmd.Target, reach, e)
+	receipt.Command = cmd.ID
+	return receipt, err
+}
+
+// Receipt lists the effects of an early end, credential by credential.
+type Receipt struct {
+	Command string // the ID of the ledger entry with the order; empty for a release
+	Time    time.Time
+	Ended   []Ended
+	// More means that some credentials are not listed. They are inactive too, and the sweeper continues to revoke them.
+	More bool
+}
+
+// Ended is one credential of a Receipt.
+type Ended struct {
+	ID                string
+	Subject           string // SPIFFE ID
+	Task, Scope, Kind string
+	// Status is revoked or released once the credential has ended, and revoking until Vault confirms it. It is issued for a
+	// static secret, which only its owner can end.
+	Status Status
+	// Cause is one of the Cause constants.
+	Cause string
+	Time  time.Time
+	// UsableUntil is how long parties that do not ask Brevet may still accept the credential: a JWT or an SSH certificate until
+	// it expires. It is zero if nobody accepts it any more.
+	UsableUntil time.Time
+	// Why is a fixed code for why the credential has not ended: "vault_unavailable", "vault_refused", "ledger_unavailable",
+	// "unfinished" (its mint is in progress or lost, and not renewed) or "static". It is empty if the credential has ended.
+	Why string
+}
+
+// TaskEnd orders the end of a task.
+type TaskEnd struct {
+	Actor    Actor
+	SPIFFEID string // of the sandbox that the task belongs to
+	Task     string
+	At       time.Time // not after now means now
+	Reason   string
+}
+
+// Revocation orders the early end of all matching credentials.
+type Revocation struct {
+	Actor  Actor
+	Target Selector
+	Reach  Reach // of the actor
+	Reason string
+}
+
+// Confinement orders a quarantine of a sandbox, or of all sandboxes below a path or in a trust domain, or lifts it.
+type Confinement struct {
+	Actor Actor
+	// SPIFFEID is a SPIFFE ID, a path prefix, or "spiffe://" and a trust domain.
+	SPIFFEID string
+	Reach    Reach // of the actor
+	Reason   string
 }

@@ -3,6 +3,8 @@ package broker
 import (
 	"errors"
 	"fmt"
+
+	"github.com/brevet-dev/brevet/broker/approval"
 )
 
 // Errors of a request, apart from a denial by policy. Each of them means that no credential was released.
@@ -37,19 +39,19 @@ var (
 	// ErrNotOpened: the scope of the token does not allow the call. It is returned as a *NotOpened.
 	ErrNotOpened = errors.New("token does not allow this call")
 	// ErrNotApproved: the request cannot be redeemed: it is not approved, no longer approved, or already redeemed.
-	ErrNotApproved = errors.New("request is not approved")
+	ErrNotApproved = approval.ErrNotApproved
 	// ErrDecided: the request no longer waits for votes.
-	ErrDecided = errors.New("request is already decided")
+	ErrDecided = approval.ErrDecided
 	// ErrStale: the request has changed since the vote or the approval.
 	ErrStale = errors.New("request has changed")
 	// ErrOwnRequest: nobody may vote on a request from their own sandbox or on their own behalf.
-	ErrOwnRequest = errors.New("voter may not decide their own request")
+	ErrOwnRequest = approval.ErrOwnRequest
 	// ErrNotEligible: the person is not a member of the approver group.
-	ErrNotEligible = errors.New("person is not a member of the approver group")
+	ErrNotEligible = approval.ErrNotEligible
 	// ErrNotRemembered: the scope does not allow an approval to cover the task.
 	ErrNotRemembered = errors.New("approval cannot cover the task")
 	// ErrPasskey: the approval must be signed by a passkey of the voter, and is not. It wraps the cause.
-	ErrPasskey = errors.New("approval is not signed by a passkey of the voter")
+	ErrPasskey = approval.ErrPasskey
 	// ErrNoPasskeys: no console is configured in which people could sign.
 	ErrNoPasskeys = errors.New("passkeys are not configured")
 	// ErrNotRegistered: the registration is invalid. It wraps the cause.
@@ -63,7 +65,7 @@ var (
 	// ErrTooManyPasskeys: the person has MaxPasskeys.
 	ErrTooManyPasskeys = errors.New("person has too many passkeys")
 	// ErrNoNote: a break-glass vote requires a note.
-	ErrNoNote = errors.New("break-glass vote has no note")
+	ErrNoNote = approval.ErrNoNote
 	// ErrOvertaken: a concurrent vote changed the request.
 	ErrOvertaken = errors.New("request was changed concurrently")
 	// ErrSuperseded: the request was decided by a catalogue that is no longer in force.
@@ -79,7 +81,7 @@ var (
 	// ErrTooBroad: the search exceeded its time limit.
 	ErrTooBroad = errors.New("search is too broad")
 	// ErrNotFound: the record does not exist, or the caller may not see it. Responses never distinguish the two.
-	ErrNotFound = errors.New("record not found")
+	ErrNotFound = approval.ErrNotFound
 )
 
 // Lost wraps the error of a mint that may have left a live credential in Vault.

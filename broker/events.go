@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/ratelimit"
 )
 
 const (
@@ -59,9 +61,9 @@ type Listener struct {
 	// Events arrive in order. The channel is closed if the listener falls too far behind.
 	Events <-chan []Event
 
-	all    *listeners
 	events chan []Event
-	voter  Voter
+	close  func()
+	voter  approval.Voter
 	after  string
 	knows  map[string]bool // requests that it was told wait; nil until the first events
 	broken map[string]bool // requests that it was told have a break-glass vote
@@ -70,81 +72,57 @@ type Listener struct {
 
 // listeners are the listeners on this replica.
 type listeners struct {
-	mu        sync.Mutex
-	listeners map[*Listener]bool
-	byPerson  map[string]int
-	all       int
-	watched   bool
-	joined    chan struct{} // signals a new listener, so that the next query runs at once
+	places  *ratelimit.Semaphore // by person
+	mu      sync.Mutex
+	present map[*Listener]bool
+	watched bool
+	joined  chan struct{} // signals a new listener, so that the next query runs at once
 }
 
 // Listen sends a person the requests that wait for them now and whose ID is greater than after, and then the changes. It reports
 // the same requests as Waiting. It returns ErrCrowded if this replica, or this person, has too many listeners.
 func (b *Broker) Listen(ctx context.Context, who people.Person, after string) (*Listener, error) {
-	l := &Listener{all: &b.listeners, events: make(chan []Event, backlog), voter: voterOf(who), after: after, broken: map[string]bool{}}
-	l.Events = l.events
-	watch, err := b.listeners.join(l)
+	ls := &b.listeners
+	leave, err := ls.places.Enter(who.ID())
 	if err != nil {
-		return nil, err
+		return nil, ErrCrowded
 	}
-	if watch {
+	l := &Listener{events: make(chan []Event, backlog), voter: approval.VoterOf(who), after: after, broken: map[string]bool{}}
+	l.Events = l.events
+	l.close = func() {
+		defer leave()
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		delete(ls.present, l)
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.present[l] = true
+	select {
+	case ls.joined <- struct{}{}:
+	default:
+	}
+	if !ls.watched {
+		ls.watched = true
 		b.watchers.Go(func() { b.watchInbox(context.WithoutCancel(ctx)) })
 	}
 	return l, nil
 }
 
-// Close makes room for other listeners. The caller must call it exactly once.
-func (l *Listener) Close() {
-	bd := l.all
-	bd.mu.Lock()
-	defer bd.mu.Unlock()
-	delete(bd.listeners, l)
-	if bd.byPerson[l.voter.ID]--; bd.byPerson[l.voter.ID] == 0 {
-		delete(bd.byPerson, l.voter.ID)
-	}
-	bd.all--
-}
-
-// join adds a listener. watch means that no goroutine watches the inbox yet, and the caller must start one.
-func (bd *listeners) join(l *Listener) (watch bool, err error) {
-	bd.mu.Lock()
-	defer bd.mu.Unlock()
-	if bd.all >= mostListening || bd.byPerson[l.voter.ID] >= mostListeningEach {
-		return false, ErrCrowded
-	}
-	if bd.listeners == nil {
-		bd.listeners, bd.byPerson, bd.joined = map[*Listener]bool{}, map[string]int{}, make(chan struct{}, 1)
-	}
-	bd.listeners[l] = true
-	bd.byPerson[l.voter.ID]++
-	bd.all++
-	select {
-	case bd.joined <- struct{}{}:
-	default:
-	}
-	watch, bd.watched = !bd.watched, true
-	return watch, nil
-}
-
-// present returns the listeners. If there are none, it also marks the inbox as no longer watched.
-func (bd *listeners) present() []*Listener {
-	bd.mu.Lock()
-	defer bd.mu.Unlock()
-	bd.watched = len(bd.listeners) > 0
-	return slices.Collect(maps.Keys(bd.listeners))
-}
+// Close makes room for other listeners.
+func (l *Listener) Close() { l.close() }
 
 // tell never blocks: it disconnects a listener that does not read its events.
-func (bd *listeners) tell(l *Listener, events []Event) {
-	bd.mu.Lock()
-	defer bd.mu.Unlock()
-	if len(events) == 0 || !bd.listeners[l] {
+func (ls *listeners) tell(l *Listener, events []Event) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if len(events) == 0 || !ls.present[l] {
 		return
 	}
 	select {
 	case l.events <- events:
 	default:
-		delete(bd.listeners, l)
+		delete(ls.present, l)
 		close(l.events)
 	}
 }
@@ -153,25 +131,40 @@ func (bd *listeners) tell(l *Listener, events []Event) {
 func (b *Broker) watchInbox(ctx context.Context) {
 	tick := time.NewTicker(inboxEvery)
 	defer tick.Stop()
-	for listeners := b.listeners.present(); len(listeners) > 0; listeners = b.listeners.present() {
-		if err := b.tellAll(ctx, listeners); err != nil {
+	for ls := &b.listeners; ; {
+		ls.mu.Lock()
+		present := slices.Collect(maps.Keys(ls.present))
+		ls.watched = len(present) > 0
+		ls.mu.Unlock()
+		if len(present) == 0 {
+			return
+		}
+		if err := b.tellAll(ctx, present); err != nil {
 			b.cfg.Log.DebugContext(ctx, "approvers not notified", "error", err)
 		}
 		select {
 		case <-tick.C:
-		case <-b.listeners.joined:
+		case <-ls.joined:
 		}
 	}
 }
 
 func (b *Broker) tellAll(ctx context.Context, listeners []*Listener) error {
-	standing, err := b.cfg.Approvals.Standing(ctx, b.cfg.ApprovalPolicy.queriesOf(listeners))
+	// One query for each group and reach, since many listeners share them.
+	queries := map[string]WaitingQuery{}
+	for _, l := range listeners {
+		within := b.cfg.ApprovalPolicy.Rules.Within(l.voter.Groups, people.RoleApprover)
+		for _, group := range l.voter.Groups {
+			queries[fmt.Sprintf("%q", append(within, group))] = WaitingQuery{Groups: []string{group}, Within: within, Limit: mostStanding + 1}
+		}
+	}
+	standing, err := b.cfg.Approvals.Standing(ctx, slices.Collect(maps.Values(queries)))
 	if err != nil {
 		return fmt.Errorf("listing pending requests: %w", err)
 	}
 	all, wanted := make([]change, len(listeners)), map[string]bool{}
 	for i, l := range listeners {
-		all[i] = l.compare(b.cfg.ApprovalPolicy, standing)
+		all[i] = l.compare(b.cfg.ApprovalPolicy.Rules, standing)
 		for _, id := range slices.Concat(all[i].come, all[i].gone) {
 			wanted[id] = true
 		}
@@ -184,18 +177,6 @@ func (b *Broker) tellAll(ctx context.Context, listeners []*Listener) error {
 		b.listeners.tell(l, l.notify(all[i], cases))
 	}
 	return nil
-}
-
-// queriesOf makes one query for each group and reach, since many listeners share them.
-func (e ApprovalPolicy) queriesOf(listeners []*Listener) []WaitingQuery {
-	queries := map[string]WaitingQuery{}
-	for _, l := range listeners {
-		within := e.Rules.Within(l.voter.Groups, people.RoleApprover)
-		for _, group := range l.voter.Groups {
-			queries[fmt.Sprintf("%q", append(within, group))] = WaitingQuery{Groups: []string{group}, Within: within, Limit: mostStanding + 1}
-		}
-	}
-	return slices.Collect(maps.Values(queries))
 }
 
 // requestsOf reads requests by ID. It leaves out those that do not exist.
@@ -224,11 +205,11 @@ type change struct {
 }
 
 // compare finds what is new to a listener, among the waiting requests that it may see.
-func (l *Listener) compare(e ApprovalPolicy, standing []Standing) change {
+func (l *Listener) compare(rules people.Rules, standing []Standing) change {
 	var c change
 	visible, each := map[string]bool{}, map[string]int{}
 	for _, s := range standing {
-		if !s.concerns(l.voter.Groups) || !e.Rules.May(l.voter.Groups, people.RoleApprover, s.SPIFFEID) {
+		if !s.concerns(l.voter.Groups) || !rules.May(l.voter.Groups, people.RoleApprover, s.SPIFFEID) {
 			continue
 		}
 		visible[s.ID] = true
@@ -283,4 +264,116 @@ func (l *Listener) notify(c change, cases map[string]*ApprovalRequest) []Event {
 		events = append(events, Event{Kind: EventCurrent, IDs: c.waiting, More: c.more})
 	}
 	return events
+}
+
+const (
+	// awaitEvery is the interval between queries for decisions. One query serves all waiters of a replica.
+	awaitEvery = 250 * time.Millisecond
+	// mostWaiting limits the waiters on a replica, and mostWaitingEach those of one sandbox.
+	mostWaiting, mostWaitingEach = 10_000, 16
+)
+
+// waiters are the callers on this replica that wait for decisions.
+type waiters struct {
+	places    *ratelimit.Semaphore
+	mu        sync.Mutex
+	byRequest map[string]*waiter
+	watched   bool
+}
+
+type waiter struct {
+	callers int
+	decided chan struct{} // closed when the request is decided
+}
+
+// Await waits for a decision. It returns true once the request is no longer pending, and false if ctx ends first or too many
+// callers wait already. self is the caller.
+func (b *Broker) Await(ctx context.Context, request, self string) bool {
+	ws := &b.waiters
+	leave, err := ws.places.Enter(self)
+	if err != nil {
+		return false
+	}
+	defer leave()
+
+	ws.mu.Lock()
+	w := ws.byRequest[request]
+	if w == nil {
+		w = &waiter{decided: make(chan struct{})}
+		ws.byRequest[request] = w
+	}
+	w.callers++
+	if !ws.watched {
+		ws.watched = true
+		b.watchers.Go(func() { b.watch(context.WithoutCancel(ctx)) })
+	}
+	ws.mu.Unlock()
+	defer func() {
+		ws.mu.Lock()
+		defer ws.mu.Unlock()
+		if w.callers--; w.callers == 0 && ws.byRequest[request] == w {
+			delete(ws.byRequest, request)
+		}
+	}()
+
+	select {
+	case <-w.decided:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// watch polls for decisions while there are waiters. After an error, it tries again at the next tick.
+func (b *Broker) watch(ctx context.Context) {
+	tick := time.NewTicker(awaitEvery)
+	defer tick.Stop()
+	for ws := &b.waiters; ; <-tick.C {
+		ws.mu.Lock()
+		requests := slices.Collect(maps.Keys(ws.byRequest))
+		ws.watched = len(requests) > 0
+		ws.mu.Unlock()
+		if len(requests) == 0 {
+			return
+		}
+		decided, err := b.cfg.Approvals.Decided(ctx, requests)
+		if err != nil {
+			continue
+		}
+		ws.mu.Lock()
+		for _, request := range decided {
+			if w := ws.byRequest[request]; w != nil {
+				close(w.decided)
+				delete(ws.byRequest, request)
+			}
+		}
+		ws.mu.Unlock()
+	}
+}
+
+// mostFollowing is how many followers a replica has at most, and mostListeningEach how many of them may be the same caller. Each
+// follower queries the store about once a second.
+const mostFollowing = 100
+
+// Changes are records that have begun or changed, in the order of their latest change. Each appears once, in its current state.
+type Changes struct {
+	Records []View
+	// Next is the index to continue from. Further means that more changes are already available.
+	Next    int64
+	Further bool
+}
+
+// Follow reserves a place for a caller that polls Changes, until it calls leave. It returns ErrCrowded if there are too many
+// followers, or too many by this caller.
+func (b *Broker) Follow(who string) (leave func(), err error) {
+	if leave, err = b.followers.Enter(who); err != nil {
+		return nil, ErrCrowded
+	}
+	return leave, nil
+}
+
+// Changes returns the matching records within reach that have changed since an index. A negative index starts at the end of the
+// ledger.
+func (b *Broker) Changes(ctx context.Context, q Query, reach Reach, from int64) (Changes, error) {
+	return b.cfg.Feed.Changes(ctx, q, reach, from)
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/scopes"
-	"github.com/google/uuid"
 )
 
 // Limit is a limit of a scope, with the key that a request counts under. The ledger counts with the generic cell rate algorithm:
@@ -83,10 +82,6 @@ func (l *Limited) Unwrap() error { return ErrLimited }
 // stoppedRecord turns a request that the ledger stopped into a denial, if cause is one that only the ledger knows. It returns any
 // other cause. The denial leaves the idempotency key to a retry.
 func stoppedRecord(who attest.Identity, rec Record, cause error) (Record, error) {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return Record{}, fmt.Errorf("making an id: %w", err)
-	}
 	req, d := rec.Request, rec.Decision
 	req.IdempotencyKey = ""
 	denied := scopes.Decision{
@@ -115,5 +110,5 @@ func stoppedRecord(who attest.Identity, rec Record, cause error) (Record, error)
 	default:
 		return Record{}, cause
 	}
-	return newRecord(id.String(), who, req, denied, rec.Time)
+	return newRecord(who, req, denied, rec.Time)
 }

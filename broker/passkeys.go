@@ -11,10 +11,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/internal/people"
-	"github.com/brevet-dev/brevet/scopes"
-	"github.com/google/uuid"
 )
 
 // MaxPasskeys is how many passkeys one person can have at once. The schema holds the same number and enforces it.
@@ -34,19 +33,19 @@ type Passkey struct {
 	Key  passkey.Key
 }
 
-// Passkeys keeps people's passkeys. All methods are safe for concurrent use, also across replicas. Errors are as for Ledger.
+// Passkeys keeps people's passkeys.
 type Passkeys interface {
 	// Passkeys returns a person's passkeys that are not removed, oldest first. It returns only those that a ledger entry
 	// confirms.
 	Passkeys(ctx context.Context, person string) ([]Passkey, error)
 	// AddPasskey commits a passkey. It returns ErrOvertaken if the person has MaxPasskeys, or if anybody ever had the same
 	// credential ID or public key.
-	AddPasskey(ctx context.Context, p Passkey, by Voter) error
+	AddPasskey(ctx context.Context, p Passkey, by approval.Voter) error
 	// RemovePasskey commits that a person no longer has a passkey. It returns ErrOvertaken if the person has none with that ID.
-	RemovePasskey(ctx context.Context, id string, by Voter, at time.Time) error
+	RemovePasskey(ctx context.Context, id string, by approval.Voter, at time.Time) error
 }
 
-// RelyingParty returns the site that passkeys are registered for.
+// RelyingParty is the site that passkeys are registered for.
 func (b *Broker) RelyingParty() passkey.RelyingParty { return b.cfg.RelyingParty }
 
 // Passkeys returns a person's passkeys, oldest first.
@@ -78,7 +77,8 @@ func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registrati
 	if !b.cfg.RelyingParty.Configured() {
 		return Passkey{}, ErrNoPasskeys
 	}
-	if !isPasskeyName(r.Name) {
+	if strings.TrimSpace(r.Name) == "" || !utf8.ValidString(r.Name) || utf8.RuneCountInString(r.Name) > maxPasskeyName ||
+		strings.ContainsFunc(r.Name, func(c rune) bool { return !unicode.IsPrint(c) }) {
 		return Passkey{}, ErrPasskeyName
 	}
 	key, err := passkey.Register(r.Response, r.Challenge, b.cfg.RelyingParty)
@@ -92,13 +92,7 @@ func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registrati
 	if err := b.mayAdd(ctx, who, r); err != nil {
 		return Passkey{}, err
 	}
-	id, err := uuid.NewV7()
-	if err != nil {
-		return Passkey{}, fmt.Errorf("making an id: %w", err)
-	}
-	p := Passkey{
-		ID: id.String(), Person: voter.ID, Name: r.Name, Time: b.cfg.Now().UTC(), Site: b.cfg.RelyingParty.ID, Key: key,
-	}
+	p := Passkey{ID: newID(), Person: voter.ID, Name: r.Name, Time: b.cfg.Now().UTC(), Site: b.cfg.RelyingParty.ID, Key: key}
 	err = b.cfg.Passkeys.AddPasskey(ctx, p, voter)
 	switch {
 	case errors.Is(err, ErrOvertaken):
@@ -110,7 +104,7 @@ func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registrati
 	return p, nil
 }
 
-// mayAdd returns nil if a person may add a passkey. A session alone is not enough: see AddPasskey.
+// mayAdd returns nil if a person may add a passkey.
 func (b *Broker) mayAdd(ctx context.Context, who people.Person, r Registration) error {
 	has, err := b.Passkeys(ctx, who)
 	switch {
@@ -139,12 +133,6 @@ func (b *Broker) mayAdd(ctx context.Context, who people.Person, r Registration) 
 	return nil
 }
 
-func isPasskeyName(name string) bool {
-	unseen := func(c rune) bool { return !unicode.IsPrint(c) }
-	return strings.TrimSpace(name) != "" && utf8.ValidString(name) && utf8.RuneCountInString(name) <= maxPasskeyName &&
-		!strings.ContainsFunc(name, unseen)
-}
-
 // RemovePasskey removes a person's passkey. It returns ErrNotFound if the person has none with that ID. Signatures of a removed
 // passkey no longer count.
 func (b *Broker) RemovePasskey(ctx context.Context, who people.Person, id string) error {
@@ -168,76 +156,4 @@ func (b *Broker) RemovePasskey(ctx context.Context, who people.Person, id string
 	}
 	b.cfg.Log.WarnContext(ctx, "a passkey was removed", "person", voter.ID, "passkey", id)
 	return nil
-}
-
-// NeedsPasskey reports whether an approval of the request must be signed by a passkey. It goes by what people were shown.
-func (c *ApprovalRequest) NeedsPasskey() bool {
-	s, ok := shownIn(c.Canonical)
-	return ok && s.Passkey == scopes.PasskeyRequired
-}
-
-// filled returns the complete vote. If the vote must be signed, filled adds the signature and the voter's passkey that made it.
-func (b *Broker) filled(ctx context.Context, c *ApprovalRequest, voter Voter, cast VoteCast) (Vote, error) {
-	v := Vote{
-		Voter: voter, Verdict: cast.Verdict, Covers: cast.Covers, Time: b.cfg.Now().UTC(), Note: cast.Note,
-	}
-	if v.Verdict == Deny || c.Status != StatusPending || !c.NeedsPasskey() || c.hasVoteOf(v) {
-		return v, nil // no signature is needed, or the vote cannot count anyway
-	}
-	if err := b.cfg.ApprovalPolicy.entitled(voter, v.Verdict, c); err != nil {
-		return Vote{}, err
-	}
-	if !b.cfg.RelyingParty.Configured() {
-		return Vote{}, ErrNoPasskeys
-	}
-	assertion, err := passkey.ParseAssertion(cast.Assertion)
-	if err != nil {
-		return Vote{}, fmt.Errorf("%w: %w", ErrPasskey, err)
-	}
-	has, err := b.cfg.Passkeys.Passkeys(ctx, voter.ID)
-	if err != nil {
-		return Vote{}, fmt.Errorf("reading passkeys: %w", err)
-	}
-	for _, p := range has {
-		if bytes.Equal(p.Key.Credential, assertion.Credential()) {
-			v.Assertion, v.Key = assertion.String(), &p.Key
-			return v, nil
-		}
-	}
-	return Vote{}, fmt.Errorf("%w: %w", ErrPasskey, passkey.ErrOtherKey)
-}
-
-// signed returns nil if an approval is signed as the request demands: by a passkey that the voter had then and still has, over
-// exactly what the voter was shown. It is checked at the vote, and again at the mint.
-func (e ApprovalPolicy) signed(v Vote, c *ApprovalRequest) error {
-	switch {
-	case v.Verdict == Deny || !c.NeedsPasskey():
-		return nil
-	case c.Remembered != "":
-		return e.signedBefore(v, c)
-	case v.Key == nil:
-		return ErrPasskey
-	}
-	assertion, err := passkey.ParseAssertion([]byte(v.Assertion))
-	if err == nil {
-		hash := c.Hash()
-		err = passkey.Verify(*v.Key, assertion, hash[:], e.site)
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrPasskey, err)
-	}
-	return nil
-}
-
-// signedBefore is the variant of signed for a vote on an earlier request for the same thing, if that vote covers the task.
-func (e ApprovalPolicy) signedBefore(v Vote, c *ApprovalRequest) error {
-	if c.of == nil || c.of.ID != c.Remembered || c.of.Remembered != "" || !sameAsk(c.of.Canonical, c.Canonical) {
-		return ErrPasskey
-	}
-	for _, before := range c.of.VotesCast {
-		if before.Voter.ID == v.Voter.ID && before.Verdict == Approve && before.Covers == CoverTask {
-			return e.signed(before, c.of)
-		}
-	}
-	return ErrPasskey
 }

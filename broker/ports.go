@@ -4,25 +4,25 @@ import (
 	"context"
 	"time"
 
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// Ledger keeps every decision permanently. All methods are safe for concurrent use, also across replicas. A method returns
-// ErrLedgerUnavailable if it cannot reach the store.
+// The interfaces of the ledger are safe for concurrent use, also across replicas. A method returns ErrLedgerUnavailable if it cannot
+// reach the store. A method that reads one thing returns ErrNotFound if there is none within reach.
+
+// Ledger keeps every decision permanently.
 type Ledger interface {
-	// Begin commits a record. If it returns no error and no earlier record, the commit is durable.
+	// Begin commits a record. If it returns no error and no earlier record, the commit is durable, and counts against all limits of
+	// the record.
 	//
 	// Begin commits nothing and returns:
 	//   - the earlier record, if the subject has already used the record's idempotency key
 	//   - ErrSuperseded, if the record was decided by a catalogue that is not in force
 	//   - ErrNotApproved, if the request that the record redeems cannot be redeemed any more
-	//   - ErrQuarantined, if the subject is in quarantine
-	//   - ErrTaskEnded, if the task has ended
-	//   - a *Limited, if the record exceeds one of its limits
-	//
-	// The commit also counts the record against all of its limits. Limits, quarantines and ended tasks never stop a denial.
+	//   - ErrQuarantined, ErrTaskEnded, or a *Limited for one of its limits, unless the record is a denial
 	//
 	// After any other error, the record may or may not exist: the caller must not mint.
 	Begin(ctx context.Context, rec Record) (earlier *View, err error)
@@ -31,82 +31,75 @@ type Ledger interface {
 	RecordOutcome(ctx context.Context, out Outcome) error
 	// Refuse records a call that never became a request.
 	Refuse(ctx context.Context, ref Refusal) error
-	// Get returns one record within reach. It returns ErrNotFound if there is none.
+	// Get returns one record within reach.
 	Get(ctx context.Context, id string, reach Reach) (*View, error)
 	// List returns the matching records within reach, newest first. It returns ErrTooBroad if the search takes too long.
 	List(ctx context.Context, q Query, reach Reach) (Page, error)
 }
 
-// EventFeed lets callers follow the record as it grows. Errors are as for Ledger.
+// EventFeed lets callers follow the record as it grows.
 type EventFeed interface {
 	// Changes returns the matching records within reach that have changed since an index. A negative index starts at the end of
 	// the ledger.
 	Changes(ctx context.Context, q Query, reach Reach, from int64) (Changes, error)
-	// Timeline returns the entries about a task or a request, in order. It returns ErrNotFound if none of them is within reach.
+	// Timeline returns the entries about a task or a request, in order.
 	Timeline(ctx context.Context, of TimelineQuery, reach Reach) ([]Happening, error)
 }
 
-// LiveCredentials finds credentials that may be alive, and keeps the commands that end them. All methods are safe for concurrent
-// use, also across replicas. Errors are as for Ledger.
+// LiveCredentials finds credentials that may be alive, and keeps the commands that end them.
 type LiveCredentials interface {
 	// Announce commits a command. After that, no replica begins a record that a quarantine or an ended task forbids.
 	Announce(ctx context.Context, cmd Command) error
 	// Live returns the matching records within reach that may be alive, ordered by ID. A record may be alive if its status is
-	// intent, issued, unknown or revoking, and it has not expired or Vault may still hold it. page selects the IDs to start after
-	// and the number of records. Live reads committed data, never a standby.
+	// intent, issued, unknown or revoking, and it has not expired or Vault may still hold it. Live reads committed data, never a
+	// standby.
 	Live(ctx context.Context, sel Selector, reach Reach, page LivePage) ([]LiveCredential, error)
 	// Overdue returns up to due.Limit records that need the sweeper's attention.
 	Overdue(ctx context.Context, due Overdue) ([]LiveCredential, error)
-	// Deadlines returns up to limit tasks whose deadline has passed by the store's clock and that nobody has ended yet. A Command
-	// ends them.
+	// Deadlines returns up to limit tasks whose deadline has passed by the store's clock, and which no Command has ended yet.
 	Deadlines(ctx context.Context, limit int) ([]Task, error)
-	// RequestsOfEndedTasks returns up to limit requests that still wait for approval or redemption although their task has ended.
-	// It returns the requests of one task, or of all tasks if task is the zero value.
+	// RequestsOfEndedTasks returns up to limit requests that still wait for approval or redemption although their task has ended:
+	// those of one task, or of all tasks if task is the zero value.
 	RequestsOfEndedTasks(ctx context.Context, task Task, limit int) ([]EndedTaskRequest, error)
 	// Quarantines lists the quarantines in force within reach, ordered by SPIFFE ID.
 	Quarantines(ctx context.Context, reach Reach) ([]Quarantine, error)
 }
 
-// Tokens reports the state of access tokens. All methods are safe for concurrent use. Errors are as for Ledger.
+// Tokens reports the state of access tokens. It reads committed data, never a standby.
 type Tokens interface {
-	// TokenStanding returns the state of a token, which its ID and the SHA-256 of its claims identify together. It reads
-	// committed data in one query, never a standby.
+	// TokenStanding returns the state of a token, which its ID and the SHA-256 of its claims identify together.
 	TokenStanding(ctx context.Context, id string, claims [32]byte) (TokenStanding, error)
 	// Alive reports whether a credential of any kind is in force: it was issued and has not expired, and nobody has ended it or
-	// its task or quarantined its sandbox. It reads like TokenStanding.
+	// its task or quarantined its sandbox.
 	Alive(ctx context.Context, id string) (bool, error)
-	// Cached answers TokenStanding from memory. It answers only for active tokens: ok is false if this replica does not know the
-	// token, or might have missed an end that WaitForReplicas has waited for.
+	// Cached answers TokenStanding from memory, for active tokens only: ok is false if this replica does not know the token, or
+	// might have missed an end that WaitForReplicas has waited for.
 	Cached(id string, claims [32]byte) (standing TokenStanding, ok bool)
 	// WaitForReplicas returns when no replica relies on cached state from before the call. Every replica then honors the ends and
 	// the catalogue that were committed before the call. This takes some milliseconds, half a second if a replica does not
 	// respond, and two seconds at most. It does not stop when ctx ends.
 	WaitForReplicas(ctx context.Context)
-	// EndedIn returns the indexes of the ended tokens in a status list, in ascending order. It reads like TokenStanding. Tokens
-	// stay in a list until one minute after they expire. EndedIn returns ErrNotFound if the list holds no tokens.
+	// EndedIn returns the indexes of the ended tokens in a status list, in ascending order. Tokens stay in a list until one minute
+	// after they expire. EndedIn returns ErrNotFound if the list holds no tokens.
 	EndedIn(ctx context.Context, list string) ([]int, error)
 }
 
 // TokenStanding is the state of an access token.
 type TokenStanding struct {
-	// Active means that the token was issued and has not expired, and that nobody has ended it or its task or quarantined its
-	// sandbox.
-	Active bool
-	// Catalogue is the digest of the catalogue in force. It is empty if no catalogue was ever applied.
-	Catalogue string
+	Active    bool   // it was issued and has not expired, and nobody has ended it or its task or quarantined its sandbox
+	Catalogue string // digest of the catalogue in force; empty if none was ever applied
 }
 
-// Approvals keeps the requests that wait for approval, and the votes on them. All methods are safe for concurrent use, also
-// across replicas. Errors are as for Ledger.
+// Approvals keeps the requests that wait for approval, and the votes on them.
 type Approvals interface {
 	Inbox
 	// UpsertPerson commits what the identity provider says about a person, unless the store already knows it, and returns the
 	// latest version.
-	UpsertPerson(ctx context.Context, v Voter, at time.Time) (Voter, error)
+	UpsertPerson(ctx context.Context, v approval.Voter, at time.Time) (approval.Voter, error)
 	// Votes returns the votes on a request, oldest first, each with the latest known data about its voter.
-	Votes(ctx context.Context, request string) ([]Vote, error)
-	// ReusableApprovals returns recent requests of a sandbox for the same task and scope that people have approved since a time,
-	// newest first. It returns only the few whose approval may cover another request.
+	Votes(ctx context.Context, request string) ([]approval.Vote, error)
+	// ReusableApprovals returns the few recent requests whose approval may cover another request: those of a sandbox for the same
+	// task and scope that people have approved since a time, newest first.
 	ReusableApprovals(ctx context.Context, asked ReuseKey, since time.Time) ([]View, error)
 	// ReusedBy returns the issuances of the requests that reused the approval of a request. It returns an empty string for each
 	// of them that has no issuance yet.
@@ -119,7 +112,7 @@ type Approvals interface {
 // ReuseKey identifies the requests that one approval may cover.
 type ReuseKey struct{ SPIFFEID, Task, Scope string }
 
-// Inbox lists the requests that wait for approval. Errors are as for Ledger.
+// Inbox lists the requests that wait for approval.
 type Inbox interface {
 	// Waiting returns requests that wait for approval, and whether there are more. It leaves out a request that has expired,
 	// whose task has ended or whose sandbox is in quarantine. The order alternates between trust domains, and in each between
@@ -129,13 +122,11 @@ type Inbox interface {
 	Decided(ctx context.Context, requests []string) ([]string, error)
 	// Standing returns short forms of the requests that Waiting would return for any of the queries, oldest first.
 	Standing(ctx context.Context, queries []WaitingQuery) ([]Standing, error)
-	// Views returns requests that wait for approval, or have waited, oldest first. It may return only some of them. The caller
-	// asks again for the rest.
+	// Views returns requests that wait for approval, or have waited, oldest first. It may return only some: the caller asks again.
 	Views(ctx context.Context, requests []string) ([]View, error)
 }
 
-// Usage keeps how often credentials were used, as their holders report it. All methods are safe for concurrent use, also across
-// replicas. Errors are as for Ledger.
+// Usage keeps how often credentials were used, as their holders report it.
 type Usage interface {
 	// Report commits a holder's report, unless the holder has already sent one, and returns the recorded report. It returns
 	// ErrNotFound if the credential was not issued to the holder, or ended more than an hour ago.
@@ -152,21 +143,19 @@ type DPoPReplayCache interface {
 	UseProof(ctx context.Context, p dpop.Proof) error
 }
 
-// Catalogues keeps catalogues and their history permanently. All methods are safe for concurrent use, also across replicas.
-// Errors are as for Ledger.
+// Catalogues keeps catalogues and their history permanently.
 type Catalogues interface {
 	// InForce returns the catalogue that was applied last. Its Version is 0 if none was ever applied. InForce reads committed
 	// data, never a standby.
 	InForce(ctx context.Context) (CatalogueVersion, error)
-	// CatalogueFiles returns the files of a proposed or applied catalogue, ordered by name. It returns ErrNotFound if there is
-	// none.
+	// CatalogueFiles returns the files of a proposed or applied catalogue, ordered by name.
 	CatalogueFiles(ctx context.Context, digest string) ([]scopes.File, error)
 	// ChangeCatalogue commits a step. It returns ErrOvertaken if the step is not based on the catalogue in force, or if its
 	// proposal is not open. Once a step has applied a catalogue, no replica begins a record that another catalogue decided.
 	ChangeCatalogue(ctx context.Context, step CatalogueStep) error
 	// CatalogueChanges returns up to limit changes, newest first.
 	CatalogueChanges(ctx context.Context, limit int) ([]CatalogueChange, error)
-	// Proposal returns the open proposal of a catalogue. It returns ErrNotFound if there is none.
+	// Proposal returns the open proposal of a catalogue.
 	Proposal(ctx context.Context, digest string) (CatalogueChange, error)
 }
 
@@ -181,9 +170,8 @@ type WaitingQuery struct {
 // Transition is one state change of a request that waits for approval.
 type Transition struct {
 	Request string
-	// Was and Votes describe the request before the transition. If they do not match, Apply changes nothing.
-	Was     Status
-	Votes   int
+	Was     Status // before the transition; if Was or Votes do not match, Apply changes nothing
+	Votes   int    // before the transition
 	Becomes Status
 	Time    time.Time
 	// Actor is the ID of a person, or the SPIFFE ID of the workload that withdraws the request or has ended its task. It is empty
@@ -191,19 +179,17 @@ type Transition struct {
 	Actor string
 	// Vote is the vote that causes the transition, and Hash identifies what the voter was shown. Vote is nil for a withdrawal,
 	// and for a request that reuses the approval of the request Remembered. The votes on Remembered then count for this request.
-	Vote       *Vote
+	Vote       *approval.Vote
 	Hash       [32]byte
 	Remembered string
 }
 
 // LivePage selects one page of a list of live records.
 type LivePage struct {
-	After string // the ID to continue after; empty starts at the beginning
-	Limit int
-	// Leased excludes credentials that Vault cannot end.
-	Leased bool
-	// Before is a ledger index. It excludes records that began at that index or later. Zero excludes nothing.
-	Before int64
+	After  string // the ID to continue after; empty starts at the beginning
+	Limit  int
+	Leased bool  // excludes credentials that Vault cannot end
+	Before int64 // excludes records that began at that ledger index or later; zero excludes nothing
 }
 
 // Overdue selects the records that the sweeper must advance:
@@ -214,9 +200,8 @@ type LivePage struct {
 //     subject is in quarantine, or their approval was followed by a denial; Detail then holds that cause
 type Overdue struct {
 	Unfinished, Overdue time.Time
-	// Orders skips the orders that were given before this time, because they have been carried out. Zero skips none.
-	Orders time.Time
-	Limit  int
+	Orders              time.Time // skips earlier orders, which have been carried out; zero skips none
+	Limit               int
 }
 
 // Election elects one replica to run the sweeper.
@@ -277,36 +262,34 @@ type Credential struct {
 
 // View is a record as read from the ledger, with its latest status and its place in the ledger.
 type View struct {
-	ID             string
-	Index          int64 // of the entry that recorded the decision
-	Time           time.Time
-	Subject        Subject
-	Task           string
-	Scope          string
-	Authority      string // empty when the scope was unknown
-	Resource       string
-	Params         map[string]any
-	Reason         string
-	TTLAsked       time.Duration // zero for the scope's default
-	TTL            time.Duration
-	Decision       string // allow, deny, pending
-	DecisionCode   string
-	Explanation    string
-	Policies       []string
-	Clamps         []string
-	Catalogue      string
-	Status         Status
-	StatusDetail   string
-	StatusTime     time.Time
-	Expires        time.Time
+	ID          string
+	Index       int64 // of the entry that recorded the decision
+	Time        time.Time
+	Subject     Subject
+	Task, Scope string
+	Authority   string // empty when the scope was unknown
+	Resource    string
+	Params      map[string]any
+	Reason      string
+	TTLAsked    time.Duration // zero for the scope's default
+	TTL         time.Duration
+	Decision    string // allow, deny, pending
+
+	DecisionCode, Explanation string
+	Policies, Clamps          []string
+	Catalogue                 string
+
+	Status              Status
+	StatusDetail        string
+	StatusTime, Expires time.Time
+
 	ApprovalGroup  string
 	ApprovalQuorum int
 	BreakGlass     string // the group that may approve in place of ApprovalGroup; empty if there is none
 	Broken         bool   // a member of the BreakGlass group has approved
-	CredentialKind string
-	Audience       string
-	KeyID          string
-	ClaimsDigest   string // hex
+
+	CredentialKind, Audience, KeyID string
+	ClaimsDigest                    string // hex
 	// VaultPath is the path that Vault was asked for, and Minted is what Vault made. Both are empty for a JWT.
 	VaultPath     string
 	Minted        Minted
@@ -319,41 +302,30 @@ type View struct {
 	// this issuance redeems.
 	RedeemedBy, Approves string
 	Redemptions          int
-	// Remembered is the request whose approval also covers this one.
-	Remembered string
-	// Parent is the issuance that this one was delegated from.
-	Parent string
-	// User is the person that the sandbox acts for, with the groups at that time. It is nil if there is none.
-	User *scopes.User
+	Remembered           string       // the request whose approval also covers this one
+	Parent               string       // the issuance that this one was delegated from
+	User                 *scopes.User // the person that the sandbox acts for, with the groups at that time; or nil
 }
 
 // Query narrows a List. Zero fields do not narrow.
 type Query struct {
-	SPIFFEID       string
-	SPIFFEIDPrefix string // a path prefix that ends on a segment boundary
-	TrustDomain    string
-	Scope          string
-	Task           string
-	Decision       string
-	DecisionCode   string
-	Status         Status
-	Since, Until   time.Time // Since is inclusive, Until exclusive
-	// Words must all occur in the reason, in any order and case.
-	Words string
-	// Params are parameters by name. A value that reads as a number or a boolean also matches as one.
-	Params map[string]string
-	// Approver is a person who voted on the request, or on the request that this issuance redeems.
-	Approver string
-	// User is the person that the sandbox acts for.
-	User string
+	SPIFFEID, TrustDomain  string
+	SPIFFEIDPrefix         string // a path prefix that ends on a segment boundary
+	Scope, Task            string
+	Decision, DecisionCode string
+	Status                 Status
+	Since, Until           time.Time         // Since is inclusive, Until exclusive
+	Words                  string            // must all occur in the reason, in any order and case
+	Params                 map[string]string // by name; a value that reads as a number or a boolean also matches as one
+	Approver               string            // a person who voted on the request, or on the one that this issuance redeems
+	User                   string            // the person that the sandbox acts for
 	// Credential is the SHA-256 of a token's claims, or of the secret of another kind of credential. Name is the credential's
 	// name in the target system.
 	Credential []byte
 	Name       string
 	// Group is the approver group that was asked.
 	Group, Authority, Resource, Catalogue, KeyID string
-	// Limit is the page size, 1 to 500.
-	Limit int
+	Limit                                        int // the page size, 1 to 500
 	// Before continues a listing: only records with smaller indexes follow. Zero starts at the newest record.
 	Before int64
 	// From, unless zero, pages backward: it selects the last page whose indexes are all at least From, in the same order.
@@ -364,9 +336,8 @@ type Query struct {
 type TimelineQuery struct {
 	SPIFFEID, Task string
 	ID             string
-	// From is the lowest index. Limit is the maximum number of entries, 1 to 500.
-	From  int64
-	Limit int
+	From           int64 // the lowest index
+	Limit          int   // of entries, 1 to 500
 }
 
 // Happening is a ledger entry in readable form.
@@ -374,9 +345,8 @@ type Happening struct {
 	Index    int64
 	Time     time.Time
 	Kind, ID string // of the entry
-	// Status is the request's new status, and Detail is the reason for it.
-	Status Status
-	Detail string
+	Status   Status // of the request afterwards
+	Detail   string // the reason for Status
 	// Scope, Resource, Code and Explanation describe a decision.
 	Scope, Resource, Code, Explanation string
 	// Actor is a SPIFFE ID, or the ID of a person. ActorName is the person's name at that time.
@@ -393,4 +363,58 @@ type Happening struct {
 type Page struct {
 	Records    []View
 	Next, Prev int64
+}
+
+// NoticeKind is the kind of a notice.
+type NoticeKind string
+
+// The kinds of notices.
+const (
+	NoticeWaiting   NoticeKind = "approval.waiting"     // a request waits for approval
+	NoticeDecided   NoticeKind = "approval.decided"     // it was approved, rejected, withdrawn, or has expired
+	NoticeBroken    NoticeKind = "approval.break_glass" // somebody approved it in place of the group that was asked
+	NoticeUnrevoked NoticeKind = "credential.unrevoked" // a credential should be dead, but may not be
+)
+
+// NoticeLease is how long an Outbox serves a subscriber alone, counted from the last call of that Outbox.
+const NoticeLease = 30 * time.Second
+
+// Notice is a message to an external system. It contains no secret, and no free text of a sandbox.
+type Notice struct {
+	ID      string // the same for each attempt and each subscriber
+	Kind    NoticeKind
+	Time    time.Time // of the event
+	Request string    // the ID of the request or the issuance
+	Status  Status    // after the event
+
+	SPIFFEID, Scope, Authority, Resource, Task string // as in View
+
+	Group    string // empty for NoticeUnrevoked; the break-glass group for NoticeBroken, with its quorum in Quorum
+	Quorum   int
+	Expires  time.Time
+	Attempts int   // including this one
+	Index    int64 // of the entry that caused it
+}
+
+// Subscription selects the notices for one subscriber. The store identifies the subscriber by Name, permanently.
+type Subscription struct {
+	Name  string
+	Kinds []NoticeKind
+	// Within are SPIFFE IDs, paths and trust domains, or people.Everywhere.
+	Within []string
+}
+
+// Outbox queues the notices that subscribers have not received yet. It loses no event that is in the ledger.
+type Outbox interface {
+	// Subscribe starts a subscription at the end of the ledger, unless it already exists.
+	Subscribe(ctx context.Context, name string) error
+	// Next returns the oldest notice that is due, and postpones it by NoticeLease. It returns nil if there is none, or if another
+	// Outbox serves this subscriber. That one keeps the subscriber until NoticeLease after its last call.
+	Next(ctx context.Context, sub Subscription) (*Notice, error)
+	// MarkDelivered removes a notice after its delivery.
+	MarkDelivered(ctx context.Context, name string, n Notice) error
+	// PutOff makes a notice due again after a delay.
+	PutOff(ctx context.Context, name string, n Notice, after time.Duration) error
+	// Release lets another Outbox serve this subscriber at once.
+	Release(ctx context.Context, name string) error
 }

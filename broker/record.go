@@ -1,9 +1,13 @@
 package broker
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker/approval"
+	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -11,28 +15,21 @@ import (
 
 // Request is a request of a sandbox. It does not name the caller: the identity comes only from the SVID.
 type Request struct {
-	Scope  string
-	Params map[string]any
-	// TTL is the requested lifetime. Zero asks for the scope's default.
-	TTL  time.Duration
-	Task string
+	Scope, Task string
+	Params      map[string]any
+	TTL         time.Duration // zero asks for the scope's default
 	// Reason is free text from the sandbox. It is recorded and shown to people as untrusted, and never evaluated.
 	Reason string
-	// CSR is a PEM certificate signing request, and PublicKey an OpenSSH public key. They hold the caller's own key, for scopes
-	// that certify one.
+	// CSR (PEM) and PublicKey (OpenSSH) hold the caller's own key, for scopes that certify one.
 	CSR, PublicKey string
-	// JKT is the RFC 7638 thumbprint of the key that the caller proved with DPoP (RFC 9449). A JWT is bound to this key. JKT is
-	// empty if the caller sent no proof.
+	// JKT is the RFC 7638 thumbprint of the key that the caller proved with DPoP (RFC 9449), to which a JWT is bound; or empty.
 	JKT string
 	// IdempotencyKey makes retries of a request return one result. If it is empty, each call is a separate request.
 	IdempotencyKey string
-	// Parent is the token that this request delegates. It is nil if there is none.
-	Parent *token.Claims
-	// User is the person that the sandbox acts for, as proved by that person's ID token. It is nil if there is none. The subject
-	// is always the sandbox.
-	User *scopes.User
-	// Expect is not part of the decision and is not recorded.
-	Expect Expectation
+	Parent         *token.Claims // the token that this request delegates, or nil
+	// User is the person that the sandbox acts for, as proved by that person's ID token, or nil. The subject is always the sandbox.
+	User   *scopes.User
+	Expect Expectation // not part of the decision, and not recorded
 }
 
 // Status is the state of a request. It only moves forward.
@@ -43,14 +40,13 @@ type Status string
 // other credential stays in StatusIntent until a second commit records the result.
 const (
 	StatusDenied  Status = "denied"
-	StatusPending Status = "pending"
-	// StatusApproved: enough people have approved, and the sandbox may redeem the request. StatusRedeemed: the sandbox has done
-	// so.
-	StatusApproved Status = "approved"
-	StatusRedeemed Status = "redeemed"
+	StatusPending        = Status(approval.Pending)
+	// StatusApproved: enough people have approved, and the sandbox may redeem the request. StatusRedeemed: it has done so.
+	StatusApproved = Status(approval.Approved)
+	StatusRedeemed = Status(approval.Redeemed)
 	// StatusRejected: a person has denied the request. StatusWithdrawn: the sandbox has withdrawn it.
-	StatusRejected  Status = "rejected"
-	StatusWithdrawn Status = "withdrawn"
+	StatusRejected  = Status(approval.Rejected)
+	StatusWithdrawn = Status(approval.Withdrawn)
 	// StatusIntent: the intent is recorded, and Vault will be asked next.
 	StatusIntent Status = "intent"
 	StatusIssued Status = "issued"
@@ -86,34 +82,28 @@ const (
 
 // Subject is the attested workload that a record is about.
 type Subject struct {
-	ID   spiffeid.ID
-	Kind attest.Kind
-	// Thumbprint is that of the certificate, as in RFC 8705 x5t#S256. It is empty for a JWT-SVID.
-	Thumbprint string
+	ID         spiffeid.ID
+	Kind       attest.Kind
+	Thumbprint string // of the certificate, as in RFC 8705 x5t#S256; empty for a JWT-SVID
 }
 
 // Intent describes exactly the credential to mint. It is recorded before the mint.
 type Intent struct {
-	// ID and Expires are those of the record.
-	ID      string
-	Expires time.Time
-	Kind    string // one of the kinds of package scopes
+	ID      string    // that of the record
+	Expires time.Time // that of the record
+	Kind    string    // one of the kinds of package scopes
 	// Grant is what to ask Vault for. It is nil for a JWT, which the fields below describe instead.
-	Grant    *scopes.Grant
-	Audience string
-	// KeyID is the RFC 7638 thumbprint of the signing key. Algorithm is its JWS name.
-	KeyID     string
-	Algorithm string
-	// OneShot means that the token moves to StatusUsed after one use.
-	OneShot bool
-	// StatusList is the UUID of the token's status list, and StatusIndex the token's index in it. StatusList is empty if there is
-	// none.
+	Grant     *scopes.Grant
+	Audience  string
+	KeyID     string // RFC 7638 thumbprint of the signing key
+	Algorithm string // of the key: its JWS name
+	OneShot   bool   // the token moves to StatusUsed after one use
+	// StatusList is the UUID of the token's status list, or empty. StatusIndex is the token's index in it.
 	StatusList  string
 	StatusIndex int
 	// Claims is the payload of the JWT, byte for byte. It is not secret: without a signature it grants nothing.
-	Claims []byte
-	// ClaimsDigest is the SHA-256 of Claims.
-	ClaimsDigest [32]byte
+	Claims       []byte
+	ClaimsDigest [32]byte // SHA-256 of Claims
 }
 
 // Record is one decided request, with its intent if it was allowed. The ledger keeps it permanently.
@@ -125,11 +115,9 @@ type Record struct {
 	Request  Request
 	Decision scopes.Decision
 	Status   Status
-	// Expires is when the credential expires, or when the wait for approval ends. It is zero for a denial.
-	Expires time.Time
-	Intent  *Intent
-	// Limits are the limits that the request counts against.
-	Limits []Limit
+	Expires  time.Time // of the credential, or the end of the wait for approval; zero for a denial
+	Intent   *Intent
+	Limits   []Limit // that the request counts against
 	// Digest is the SHA-256 of the request's canonical form. Brevet compares it when an idempotency key is used again.
 	Digest [32]byte
 	// Canonical is what approvers are shown of a pending request, byte for byte. Approves is the approved request that this
@@ -145,12 +133,9 @@ type Outcome struct {
 	// Detail is a fixed code for the reason, such as "vault_unavailable". It is empty for StatusIssued, StatusExpired and
 	// StatusUsed.
 	Detail string
-	// Actor is the SPIFFE ID of the workload, or the ID of the person, that caused the outcome. It is empty if Brevet itself did.
-	Actor string
-	// Minted is set with StatusIssued. With StatusUnknown it holds what is known.
-	Minted *Minted
-	// Term is the term of the sweeper that reports the outcome; that sweeper must still lead. It is zero for any other caller.
-	Term int64
+	Actor  string  // the SPIFFE ID of the workload, or the ID of the person, that caused the outcome; empty if Brevet itself did
+	Minted *Minted // set with StatusIssued; with StatusUnknown it holds what is known
+	Term   int64   // of the sweeper that reports the outcome, which must still lead; zero for any other caller
 }
 
 // VaultLease identifies a dynamic credential in Vault. It is not secret: it grants nothing.
@@ -177,28 +162,21 @@ type Minted struct {
 
 // Selector selects live records. A record must match all fields that are set.
 type Selector struct {
-	ID             string
-	SPIFFEID       string
-	SPIFFEIDPrefix string // a path prefix that ends on a segment boundary
-	TrustDomain    string
-	Task           string
-	Scope          string
-	Catalogue      string // digest
+	ID, SPIFFEID             string
+	SPIFFEIDPrefix           string // a path prefix that ends on a segment boundary
+	TrustDomain, Task, Scope string
+	Catalogue                string // digest
 }
 
 // LiveCredential is a record whose credential is alive, or may be.
 type LiveCredential struct {
-	ID         string
-	Subject    string // SPIFFE ID
-	Task       string
-	Scope      string
-	Kind       string
-	Status     Status // intent, issued, unknown or revoking
-	Detail     string // the cause, for StatusRevoking
-	Actor      string // for StatusRevoking
-	StatusTime time.Time
-	Expires    time.Time
-	VaultLease VaultLease
+	ID                  string
+	Subject             string // SPIFFE ID
+	Task, Scope, Kind   string
+	Status              Status // intent, issued, unknown or revoking
+	Detail, Actor       string // the cause and who ordered it, for StatusRevoking
+	StatusTime, Expires time.Time
+	VaultLease          VaultLease
 }
 
 // The kinds of commands.
@@ -211,20 +189,16 @@ const (
 
 // Command is an order that affects many records, or future records. It has its own ledger entry.
 type Command struct {
-	ID   string // a UUIDv7
-	Time time.Time
-	Kind string
-	// Actor is who gave the order. It is nil if a deadline did.
-	Actor *Actor
+	ID    string // a UUIDv7
+	Time  time.Time
+	Kind  string
+	Actor *Actor // who gave the order; nil if a deadline did
 	// Target is what the order affects. For the end of a task it holds SPIFFEID and Task. For a quarantine it holds only
 	// SPIFFEID, which may be a path prefix, or "spiffe://" and a trust domain. For a revocation any fields may be set.
 	Target Selector
-	// At is when the task ends. If it is not after Time, the task ends now.
-	At time.Time
-	// Reason is free text of the actor.
-	Reason string
-	// Lifts is the command that ordered the quarantine to lift.
-	Lifts string
+	At     time.Time // when the task ends; now, if that is not after Time
+	Reason string    // free text of the actor
+	Lifts  string    // the command that ordered the quarantine to lift
 }
 
 // Quarantine is an order in force that sandboxes get no credentials.
@@ -247,14 +221,12 @@ type EndedTaskRequest struct {
 	ID     string
 	Status Status // StatusPending or StatusApproved
 	Votes  int
-	// Actor is who ended the task: a SPIFFE ID or the ID of a person. It is empty if the task's deadline passed.
-	Actor string
+	Actor  string // who ended the task: a SPIFFE ID or the ID of a person; empty if its deadline passed
 }
 
 // Refusal is a call that never became a request, because attestation failed or the input was invalid.
 type Refusal struct {
-	// ID is the request ID that the caller was given. If it is empty, the ledger makes one.
-	ID   string
+	ID   string // the request ID that the caller was given; if it is empty, the ledger makes one
 	Time time.Time
 	// Code is the problem code in the response to the caller. Detail is a fixed code for the specific cause.
 	Code, Detail string
@@ -268,7 +240,79 @@ type Refusal struct {
 	Relayed bool
 	// Unsigned means that a relayed call carried nothing that Brevet signed. Anybody who reaches a gateway can make such calls,
 	// so each Detail has a separate, small budget.
-	Unsigned bool
-	// Suppressed counts the refusals that exceeded the recording rate since the last recorded refusal.
-	Suppressed int
+	Unsigned   bool
+	Suppressed int // how many refusals exceeded the recording rate since the last recorded one
+}
+
+// Actor is a workload or a person that gives an order.
+type Actor struct {
+	Workload Subject // zero for a person
+	// Person is the ID of a person. Name is the person's display name, which is untrusted and not unique. Both are empty for a
+	// workload.
+	Person, Name string
+}
+
+func workload(who attest.Identity) Subject {
+	return Subject{ID: who.ID(), Kind: who.Kind(), Thumbprint: who.Thumbprint()}
+}
+
+// WorkloadActor returns the actor for a workload.
+func WorkloadActor(who attest.Identity) Actor {
+	return Actor{Workload: workload(who)}
+}
+
+// PersonActor returns the actor for a person.
+func PersonActor(who people.Person) Actor { return Actor{Person: who.ID(), Name: who.Name()} }
+
+// ID returns the SPIFFE ID of a workload, or the ID of a person: issuer, # and subject. No string can be both.
+func (a Actor) ID() string {
+	if a.Person != "" {
+		return a.Person
+	}
+	return a.Workload.ID.String()
+}
+
+// Reach limits what a reader may see. The zero value reaches nothing.
+type Reach struct {
+	// Subject, if set, limits the reach to that sandbox's own records.
+	Subject string
+	// TrustDomains reaches all records of these trust domains. Within reaches the records of SPIFFE IDs at or below these paths.
+	// A record is within reach if either reaches it.
+	TrustDomains, Within []string
+	// All reaches everything. It is only for Brevet's own maintenance, never for a caller.
+	All bool
+}
+
+// ReachOf returns the reach of SPIFFE IDs, paths and trust domains ("spiffe://" and a name). It ignores anything else. Equal
+// reaches have the same form.
+func ReachOf(prefixes []string) Reach {
+	var r Reach
+	for _, prefix := range slices.Sorted(slices.Values(prefixes)) { // wider prefixes come first
+		id, err := spiffeid.FromString(prefix)
+		switch {
+		case err != nil || r.Covers(prefix):
+		case id.Path() == "":
+			r.TrustDomains = append(r.TrustDomains, id.TrustDomain().Name())
+		default:
+			r.Within = append(r.Within, prefix)
+		}
+	}
+	return r
+}
+
+// Covers reports whether the trust domains and paths contain all of id: a SPIFFE ID with everything below it, or a whole trust
+// domain.
+func (r Reach) Covers(id string) bool {
+	parsed, err := spiffeid.FromString(id)
+	if err != nil {
+		return false
+	}
+	return slices.Contains(r.TrustDomains, parsed.TrustDomain().Name()) ||
+		slices.ContainsFunc(r.Within, func(prefix string) bool { return below(id, prefix) })
+}
+
+// below reports whether an ID is the prefix or below it. A prefix ends at a segment boundary.
+func below(id, prefix string) bool {
+	rest, ok := strings.CutPrefix(id, prefix)
+	return ok && (rest == "" || rest[0] == '/')
 }

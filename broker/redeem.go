@@ -2,132 +2,14 @@ package broker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
-	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/scopes"
-	"golang.org/x/sync/errgroup"
 )
-
-// VoteCast is a person's vote on one request.
-type VoteCast struct {
-	Request string // its id
-	Hash    [32]byte
-	Verdict Verdict
-	Covers  Cover
-	Note    string
-	// Assertion is the browser's response when a passkey has signed Hash. It is ignored if the approval needs no signature.
-	Assertion []byte
-}
-
-// mostOvertaken limits how often a vote is retried because another vote was faster. Each faster vote brings the request closer to
-// a decision.
-const mostOvertaken = 32
-
-// Vote casts a person's vote and returns the request as it then is. It returns ErrDecided if the request is already decided,
-// ErrStale if the request is not what the person saw, and ErrPasskey if an approval lacks a required passkey signature. A denial
-// of a redeemed request revokes its credential and still returns ErrDecided. If Vote returns a request with an error, Voted
-// reports whether the vote was recorded.
-func (b *Broker) Vote(ctx context.Context, who people.Person, cast VoteCast) (*ApprovalRequest, error) {
-	voter, err := b.upsertPerson(ctx, who)
-	if err != nil {
-		return nil, err
-	}
-	for range mostOvertaken {
-		c, err := b.requestFor(ctx, voter, cast.Request)
-		if err != nil {
-			return nil, err
-		}
-		if c.Canonical == "" || c.Hash() != cast.Hash {
-			return nil, ErrStale
-		}
-		if cast.Covers == CoverTask && (cast.Verdict == BreakGlass || !remembers(c)) {
-			return nil, ErrNotRemembered
-		}
-		vote, err := b.filled(ctx, c, voter, cast)
-		if err != nil {
-			return nil, err
-		}
-		err = b.recordVote(ctx, c, vote)
-		if errors.Is(err, ErrOvertaken) {
-			continue
-		}
-		if err == nil && cast.Verdict == Deny {
-			err = b.takeBack(ctx, c, voter)
-		}
-		if err == nil && cast.Verdict == Deny && c.Status == StatusRedeemed {
-			err = ErrDecided
-		}
-		return c, err
-	}
-	return nil, ErrOvertaken
-}
-
-// recordVote records a vote and updates c.
-func (b *Broker) recordVote(ctx context.Context, c *ApprovalRequest, v Vote) error {
-	next, err := b.cfg.ApprovalPolicy.next(c, v)
-	if err != nil {
-		return err
-	}
-	if c.hasVoteOf(v) {
-		return nil // it already counts
-	}
-	err = b.cfg.Approvals.Apply(ctx, Transition{
-		Request: c.ID, Was: c.Status, Votes: c.Votes, Becomes: next, Time: v.Time, Actor: v.Voter.ID, Vote: &v, Hash: c.Hash(),
-	})
-	if err != nil {
-		return fmt.Errorf("recording a vote: %w", err)
-	}
-	c.Status, c.StatusTime, c.Votes, c.VotesCast, c.Voted = next, v.Time, c.Votes+1, append(c.VotesCast, v), true
-	if v.Verdict == BreakGlass {
-		c.Broken = true
-		b.cfg.Log.ErrorContext(ctx, "break-glass approval: a person approves in place of the approver group", "request", c.ID,
-			"status", string(next), "person", v.Voter.ID, "group", c.BreakGlass, "spiffe_id", c.Subject.ID.String(), "scope", c.Scope)
-	}
-	return nil
-}
-
-// remembers reports whether the scope lets an approval of this request cover the task. It goes by what people were shown.
-func remembers(c *ApprovalRequest) bool {
-	s, ok := shownIn(c.Canonical)
-	return ok && s.Remember == scopes.RememberTask
-}
-
-// takeBackTimeout limits how long a denial waits while it revokes credentials. The sweeper continues after that.
-const takeBackTimeout = 15 * time.Second
-
-// takeBack revokes the credential that a request was redeemed for, and all credentials that reused its approval, even if the
-// voter disconnects. It reads the record again, because the request may have been redeemed once more before the denial was
-// recorded. If this replica fails, the sweeper does the same for every denial.
-func (b *Broker) takeBack(ctx context.Context, c *ApprovalRequest, by Voter) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTimeout)
-	defer cancel()
-	now, err := b.cfg.Ledger.Get(ctx, c.ID, Reach{All: true})
-	if err != nil {
-		return fmt.Errorf("reading a denied request: %w", err)
-	}
-	reusers, err := b.cfg.Approvals.ReusedBy(ctx, c.ID)
-	if err != nil {
-		return fmt.Errorf("reading requests that reused an approval: %w", err)
-	}
-	var workers errgroup.Group
-	workers.SetLimit(endRevokers)
-	for _, issuance := range append(reusers, now.RedeemedBy) {
-		if issuance == "" {
-			continue
-		}
-		workers.Go(func() error {
-			e := ending{cause: CauseRevoked, actor: by.ID}
-			_, err := b.endAll(ctx, Selector{ID: issuance}, Reach{Subject: c.Subject.ID.String()}, e)
-			return err
-		})
-	}
-	return workers.Wait()
-}
 
 // reuseApproval redeems a request at once, because people approved an earlier one for the whole task. It is recorded like any
 // other request, with the votes that it relies on. If the reuse cannot be recorded, the request waits for approval.
@@ -153,7 +35,7 @@ func (b *Broker) reusableApproval(ctx context.Context, rec Record) (string, erro
 		return "", nil
 	}
 	asked := ReuseKey{SPIFFEID: rec.Subject.ID.String(), Task: rec.Request.Task, Scope: rec.Request.Scope}
-	earlier, err := b.cfg.Approvals.ReusableApprovals(ctx, asked, rec.Time.Add(-rememberFor))
+	earlier, err := b.cfg.Approvals.ReusableApprovals(ctx, asked, rec.Time.Add(-approval.ReuseFor))
 	if err != nil {
 		return "", fmt.Errorf("looking for earlier requests: %w", err)
 	}
@@ -162,114 +44,11 @@ func (b *Broker) reusableApproval(ctx context.Context, rec Record) (string, erro
 		if err != nil {
 			return "", fmt.Errorf("reading the votes: %w", err)
 		}
-		if b.cfg.ApprovalPolicy.remembers(&ApprovalRequest{View: v, VotesCast: cast}, rec) {
+		if b.cfg.ApprovalPolicy.Covers((&ApprovalRequest{View: v, VotesCast: cast}).facts(), approval.Canonical(rec.Canonical), rec.Time) {
 			return v.ID, nil
 		}
 	}
 	return "", nil
-}
-
-// upsertPerson records the caller's data on every call, so that groups that the person has left no longer count.
-func (b *Broker) upsertPerson(ctx context.Context, who people.Person) (Voter, error) {
-	voter, err := b.cfg.Approvals.UpsertPerson(ctx, voterOf(who), b.cfg.Now().UTC())
-	if err != nil {
-		return Voter{}, fmt.Errorf("recording the caller: %w", err)
-	}
-	return voter, nil
-}
-
-// ApprovalRequest returns a request that waits for approval, or has waited. It returns ErrNotFound if the person may not see it.
-func (b *Broker) ApprovalRequest(ctx context.Context, who people.Person, id string) (*ApprovalRequest, error) {
-	voter, err := b.upsertPerson(ctx, who)
-	if err != nil {
-		return nil, err
-	}
-	return b.requestFor(ctx, voter, id)
-}
-
-func (b *Broker) requestFor(ctx context.Context, v Voter, id string) (*ApprovalRequest, error) {
-	c, err := b.readRequest(ctx, id, Reach{All: true})
-	if err != nil {
-		return nil, err
-	}
-	if !b.cfg.ApprovalPolicy.sees(v, c) {
-		return nil, ErrNotFound
-	}
-	if !remembers(c) {
-		return c, nil
-	}
-	reusers, err := b.cfg.Approvals.ReusedBy(ctx, c.ID)
-	c.Reused = len(reusers)
-	return c, err
-}
-
-// readRequest reads a request with its votes. If the votes come from another request and must be signed, it reads that request too.
-func (b *Broker) readRequest(ctx context.Context, id string, reach Reach) (*ApprovalRequest, error) {
-	c, err := b.readVotes(ctx, id, reach)
-	if err != nil || c.Remembered == "" || !c.NeedsPasskey() {
-		return c, err
-	}
-	c.of, err = b.readVotes(ctx, c.Remembered, reach)
-	return c, err
-}
-
-// readVotes reads a request and then its votes. It drops votes that arrived in between, which the request does not count yet.
-func (b *Broker) readVotes(ctx context.Context, id string, reach Reach) (*ApprovalRequest, error) {
-	view, err := b.cfg.Ledger.Get(ctx, id, reach)
-	if err != nil {
-		return nil, err
-	}
-	if view.Decision != string(scopes.Pending) {
-		return nil, ErrNotFound
-	}
-	cast, err := b.cfg.Approvals.Votes(ctx, id)
-	if err != nil {
-		return nil, fmt.Errorf("reading the votes: %w", err)
-	}
-	return &ApprovalRequest{View: *view, VotesCast: cast[:min(len(cast), view.Votes)]}, nil
-}
-
-// Waiting lists the requests that wait for a person's groups and that the person may see, and reports whether there are more. The
-// order is that of Inbox.Waiting.
-func (b *Broker) Waiting(ctx context.Context, who people.Person, limit int) (cases []ApprovalRequest, more bool, err error) {
-	voter, err := b.upsertPerson(ctx, who)
-	if err != nil {
-		return nil, false, err
-	}
-	views, more, err := b.cfg.Approvals.Waiting(ctx, WaitingQuery{
-		Groups: voter.Groups, Within: b.cfg.ApprovalPolicy.Rules.Within(voter.Groups, people.RoleApprover), Limit: limit,
-	})
-	if err != nil {
-		return nil, false, fmt.Errorf("listing pending requests: %w", err)
-	}
-	cases = make([]ApprovalRequest, len(views))
-	for i, v := range views {
-		cases[i].View = v
-	}
-	return cases, more, nil
-}
-
-// Withdraw withdraws a sandbox's own request before it is redeemed. It returns ErrNotFound if the request is not the caller's.
-func (b *Broker) Withdraw(ctx context.Context, who attest.Identity, id string) error {
-	actor := who.ID().String()
-	for range mostOvertaken {
-		c, err := b.readRequest(ctx, id, Reach{Subject: actor})
-		switch {
-		case err != nil:
-			return err
-		case c.Status == StatusWithdrawn:
-			return nil
-		case c.Status != StatusPending && c.Status != StatusApproved:
-			return ErrDecided
-		}
-		err = b.cfg.Approvals.Apply(ctx, Transition{
-			Request: id, Was: c.Status, Votes: c.Votes, Becomes: StatusWithdrawn, Time: b.cfg.Now().UTC(), Actor: actor,
-		})
-		if !errors.Is(err, ErrOvertaken) {
-			return err
-		}
-	}
-	return ErrOvertaken
 }
 
 // Redemption is a sandbox's claim on its own approved request.
@@ -295,7 +74,7 @@ func (b *Broker) RedeemApproval(ctx context.Context, who attest.Identity, r Rede
 		return deliver(Result{Earlier: &c.View})
 	}
 	rec, key, _, err := b.begin(ctx, who, func(catalogue *scopes.Catalogue, now time.Time) (Record, Key, error) {
-		if err := b.cfg.ApprovalPolicy.redeemable(c, now); err != nil {
+		if err := b.cfg.ApprovalPolicy.Redeemable(c.facts(), now); err != nil {
 			return Record{}, Key{}, err
 		}
 		return b.prepareApproved(catalogue, who, c, r, now)
@@ -314,10 +93,18 @@ func (b *Broker) RedeemApproval(ctx context.Context, who attest.Identity, r Rede
 func (b *Broker) prepareApproved(catalogue *scopes.Catalogue, who attest.Identity, c *ApprovalRequest, r Redemption, now time.Time) (Record, Key, error) {
 	req := Request{
 		Scope: c.Scope, Params: c.Params, TTL: c.TTLAsked, Task: c.Task, Reason: c.Reason, CSR: r.CSR, PublicKey: r.PublicKey,
-		JKT: r.JKT, User: userThen(c, now),
+		JKT: r.JKT,
+	}
+	if c.User != nil {
+		// The person's ID token may have expired since. If it limited the TTL that people were shown, that TTL remains the limit.
+		user := *c.User
+		if slices.Contains(c.Clamps, scopes.BoundUser) {
+			user.Until = now.Add(c.TTL)
+		}
+		req.User = &user
 	}
 	decide := catalogue.DecideApproved
-	if b.cfg.ApprovalPolicy.approvedBy(c) == scopes.ReasonBreakGlass {
+	if b.cfg.ApprovalPolicy.ApprovedBy(c.facts()) == scopes.ReasonBreakGlass {
 		decide = catalogue.DecideBreakGlass
 	}
 	d, err := decide(asking(who, req), askOf(req), now)
@@ -343,19 +130,6 @@ func (b *Broker) prepareApproved(catalogue *scopes.Catalogue, who attest.Identit
 	return rec, key, err
 }
 
-// userThen returns the person that the sandbox acted for when it asked. The person's ID token may have expired since. If it
-// limited the TTL that people were shown, that TTL remains the limit.
-func userThen(c *ApprovalRequest, now time.Time) *scopes.User {
-	if c.User == nil {
-		return nil
-	}
-	user := *c.User
-	if slices.Contains(c.Clamps, scopes.BoundUser) {
-		user.Until = now.Add(c.TTL)
-	}
-	return &user
-}
-
 // sameAsShown returns nil if the credential to issue is, byte for byte, what people were shown: the same catalogue, the same
 // request with the same key, and the same certificate if the credential is bound to it. Only the TTL may be shorter.
 func sameAsShown(who attest.Identity, c *ApprovalRequest, req Request, d scopes.Decision) error {
@@ -364,13 +138,10 @@ func sameAsShown(who attest.Identity, c *ApprovalRequest, req Request, d scopes.
 		return err
 	}
 	d.TTL = c.TTL
-	then := Record{
-		ID: c.ID, Subject: Subject{ID: who.ID(), Kind: who.Kind(), Thumbprint: who.Thumbprint()}, Request: req, Decision: d,
-		Digest: digest, Expires: c.Expires,
-	}
 	if d.Scope.Approval == nil {
 		return ErrStale
 	}
+	then := Record{ID: c.ID, Subject: workload(who), Request: req, Decision: d, Digest: digest, Expires: c.Expires}
 	text, err := canonical(then, *d.Scope.Approval) // as in the catalogue, not as in the record
 	if err != nil {
 		return err

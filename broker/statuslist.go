@@ -75,11 +75,7 @@ func (p *places) take(trustDomain string, now time.Time) (place, error) {
 	defer p.mu.Unlock()
 	list := p.open[trustDomain]
 	if list == nil || len(list.free) == 0 || now.Sub(list.opened) >= listOpen {
-		id, err := uuid.NewRandom()
-		if err != nil {
-			return place{}, fmt.Errorf("naming a status list: %w", err)
-		}
-		list = &openList{id: id.String(), opened: now, free: make([]uint16, listPlaces)}
+		list = &openList{id: uuid.NewString(), opened: now, free: make([]uint16, listPlaces)}
 		for i := range list.free {
 			list.free[i] = uint16(i)
 		}
@@ -88,19 +84,15 @@ func (p *places) take(trustDomain string, now time.Time) (place, error) {
 		}
 		p.open[trustDomain] = list
 	}
-	return list.take()
-}
-
-func (l *openList) take() (place, error) {
-	n, err := rand.Int(rand.Reader, big.NewInt(int64(len(l.free))))
+	n, err := rand.Int(rand.Reader, big.NewInt(int64(len(list.free))))
 	if err != nil {
 		return place{}, fmt.Errorf("choosing a place in a status list: %w", err)
 	}
-	last := len(l.free) - 1
-	chosen := l.free[n.Int64()]
-	l.free[n.Int64()] = l.free[last]
-	l.free = l.free[:last]
-	return place{l.id, int(chosen)}, nil
+	last := len(list.free) - 1
+	chosen := list.free[n.Int64()]
+	list.free[n.Int64()] = list.free[last]
+	list.free = list.free[:last]
+	return place{list.id, int(chosen)}, nil
 }
 
 // StatusList is a status list for a verifier.
@@ -142,9 +134,6 @@ func (l *lists) drop(id string) {
 func (l *lists) keep(id string, held cachedStatusList) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.of == nil {
-		l.of = map[string]cachedStatusList{}
-	}
 	for other, h := range l.of {
 		if held.read.Sub(h.read) >= listLife {
 			delete(l.of, other)

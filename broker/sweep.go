@@ -100,10 +100,7 @@ func (s *sweeper) closeTasks(ctx context.Context) error {
 		return err
 	}
 	for _, t := range tasks {
-		cmd, err := s.command(CommandTaskEnd, nil, Selector{SPIFFEID: t.SPIFFEID, Task: t.Task}, "")
-		if err != nil {
-			return err
-		}
+		cmd := s.command(CommandTaskEnd, nil, Selector{SPIFFEID: t.SPIFFEID, Task: t.Task}, "")
 		cmd.At = cmd.Time
 		if err := s.cfg.Live.Announce(ctx, cmd); err != nil {
 			return err

@@ -51,10 +51,14 @@ func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h TokenExcha
 		Scope: parent.Scope, Params: parent.Details[0].Params, TTL: h.TTL, Task: parent.Task, Reason: h.Reason, Parent: &parent,
 		User: user,
 	}
+	granted := Expectation{Kind: scopes.KindJWT, Audience: parent.Audience, Resource: parent.Details[0].Identifier}
+	if len(parent.Details[0].Actions) == 1 {
+		granted.Authority = parent.Details[0].Actions[0]
+	}
 	rec, key, _, err := b.begin(ctx, h.To, func(catalogue *scopes.Catalogue, now time.Time) (Record, Key, error) {
 		d, err := catalogue.Decide(asking(h.To, req), askOf(req), now)
 		if err == nil {
-			err = expectationOf(parent).check(d)
+			err = granted.check(d)
 		}
 		var ask *scopes.InvalidAsk
 		var unexpected *Unexpected
@@ -107,15 +111,6 @@ func (h TokenExchange) check(who attest.Identity) error {
 		return &Unfit{"does not grant exactly one action"}
 	}
 	return nil
-}
-
-// expectationOf returns what a token grants.
-func expectationOf(t token.Claims) Expectation {
-	e := Expectation{Kind: scopes.KindJWT, Audience: t.Audience, Resource: t.Details[0].Identifier}
-	if len(t.Details[0].Actions) == 1 {
-		e.Authority = t.Details[0].Actions[0]
-	}
-	return e
 }
 
 // narrowed limits a decision to the lifetime of the parent token. It denies a request that needs approval: the sub-agent must ask

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/people"
 )
@@ -16,7 +16,7 @@ import (
 // electors are the configured people: how they authenticate, and what they may do.
 type electors struct {
 	verifier *people.Verifier
-	policy   broker.ApprovalPolicy
+	policy   approval.Policy
 	// bootstrap is the id of the bootstrap admin, if there is one.
 	bootstrap string
 }

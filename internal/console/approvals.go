@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
@@ -84,14 +85,14 @@ func (c *Console) askOf(one *broker.ApprovalRequest, who *visitor) (ask, error) 
 // offer computes which votes the page offers to the reader. The broker checks again when the reader votes.
 func (c *Console) offer(a *ask, who *visitor) {
 	open := a.Status == broker.StatusPending
-	said := func(verdicts ...broker.Verdict) bool {
-		return slices.ContainsFunc(a.VotesCast, func(v broker.Vote) bool { return v.Voter.ID == who.ID() && slices.Contains(verdicts, v.Verdict) })
+	said := func(verdicts ...approval.Verdict) bool {
+		return slices.ContainsFunc(a.VotesCast, func(v approval.Vote) bool { return v.Voter.ID == who.ID() && slices.Contains(verdicts, v.Verdict) })
 	}
-	yes, stand, no := c.cfg.Broker.Entitled(who.Person, broker.Approve, a.ApprovalRequest), c.cfg.Broker.Entitled(who.Person, broker.BreakGlass, a.ApprovalRequest),
-		c.cfg.Broker.Entitled(who.Person, broker.Deny, a.ApprovalRequest)
-	heard := said(broker.Approve, broker.BreakGlass)
+	yes, stand, no := c.cfg.Broker.Entitled(who.Person, approval.Approve, a.ApprovalRequest), c.cfg.Broker.Entitled(who.Person, approval.BreakGlass, a.ApprovalRequest),
+		c.cfg.Broker.Entitled(who.Person, approval.Deny, a.ApprovalRequest)
+	heard := said(approval.Approve, approval.BreakGlass)
 	a.Approve, a.Break = open && yes == nil && !heard, open && stand == nil && !heard
-	a.Deny = no == nil && !said(broker.Deny) && slices.Contains([]broker.Status{broker.StatusPending, broker.StatusApproved, broker.StatusRedeemed}, a.Status)
+	a.Deny = no == nil && !said(approval.Deny) && slices.Contains([]broker.Status{broker.StatusPending, broker.StatusApproved, broker.StatusRedeemed}, a.Status)
 	switch {
 	case a.Approve, a.Break, a.Deny && !open:
 	case !open:
@@ -124,10 +125,10 @@ func (a *ask) Signed() bool { return a.Agreed.Passkey == scopes.PasskeyRequired 
 func (a *ask) Remembers() bool { return a.Agreed.Remember == scopes.RememberTask }
 
 // Yes and Broke count the approvals and the break-glass votes, as far as the votes are known.
-func (a *ask) Yes() int   { return a.saying(broker.Approve) }
-func (a *ask) Broke() int { return a.saying(broker.BreakGlass) }
+func (a *ask) Yes() int   { return a.saying(approval.Approve) }
+func (a *ask) Broke() int { return a.saying(approval.BreakGlass) }
 
-func (a *ask) saying(verdict broker.Verdict) int {
+func (a *ask) saying(verdict approval.Verdict) int {
 	n := 0
 	for _, v := range a.VotesCast {
 		if v.Verdict == verdict {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/alexedwards/scs/v2"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/internal/ratelimit"
@@ -53,7 +54,7 @@ type Config struct {
 	// Problems are the errors that the API returns.
 	Problems []Problem
 	// Voted counts a recorded vote. It may be nil.
-	Voted func(c *broker.ApprovalRequest, verdict broker.Verdict, who people.Person)
+	Voted func(c *broker.ApprovalRequest, verdict approval.Verdict, who people.Person)
 	Log   *slog.Logger
 	Now   func() time.Time
 }

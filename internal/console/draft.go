@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/go-chi/chi/v5"
 )
@@ -326,9 +327,9 @@ func (c *Console) decideProposal(r *http.Request, who *visitor) (done, error) {
 	word, notice := "", "Rejected: the catalogue in force is unchanged."
 	switch r.PostForm.Get("verdict") {
 	case "approve":
-		verdict.Verdict, word, notice = broker.Approve, wordToApply, "Approved: the catalogue is in force, and every new decision uses it."
+		verdict.Verdict, word, notice = approval.Approve, wordToApply, "Approved: the catalogue is in force, and every new decision uses it."
 	case "reject":
-		verdict.Verdict = broker.Deny
+		verdict.Verdict = approval.Deny
 	default:
 		return done{}, &returning{errForm, back}
 	}

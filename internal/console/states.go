@@ -5,6 +5,7 @@ import (
 	"html/template"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
@@ -49,8 +50,8 @@ var states = map[string]state{
 	"allow": {"Allowed", toneGood, ""},
 	"deny":  {"Denied", toneBad, ""},
 
-	string(broker.Approve):    {"Approved", toneGood, ""},
-	string(broker.BreakGlass): {"Break-glass", toneWait, "approved in place of the approver group"},
+	string(approval.Approve):    {"Approved", toneGood, ""},
+	string(approval.BreakGlass): {"Break-glass", toneWait, "approved in place of the approver group"},
 
 	string(broker.CatalogueProposed):   {"Pending", toneWait, "waits for another admin"},
 	string(broker.CatalogueApplied):    {"Applied", toneGood, ""},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/ratelimit"
 	"github.com/brevet-dev/brevet/scopes"
@@ -223,7 +224,7 @@ func samples(t *testing.T) []sample {
 		a.Like = []ask{*plain, *request(func(_ *broker.ApprovalRequest, b *ask) {
 			b.Agreed.JKT, b.Agreed.Params, b.Agreed.Key = "", nil, strings.Repeat("cd", 32)
 		})}
-		r.VotesCast = []broker.Vote{{Voter: broker.Voter{ID: samplePerson, Name: "Alice Archer"}, Verdict: broker.BreakGlass, Time: before(time.Minute), Note: "admins do not answer"}}
+		r.VotesCast = []approval.Vote{{Voter: approval.Voter{ID: samplePerson, Name: "Alice Archer"}, Verdict: approval.BreakGlass, Time: before(time.Minute), Note: "admins do not answer"}}
 	})
 	signed := request(func(r *broker.ApprovalRequest, a *ask) {
 		r.ID, a.Agreed.Passkey, a.Signing, a.Title = "01a20207-f9ef-793c-8ab6-ac213794e0ec", scopes.PasskeyRequired, &signing{Site: "localhost", Keys: 1}, "Refund one payment"
@@ -235,9 +236,9 @@ func samples(t *testing.T) []sample {
 	})
 	decided := request(func(r *broker.ApprovalRequest, a *ask) {
 		r.Status, r.StatusTime, a.Approve, a.Bar, r.Policies, r.Reused, r.Remembered = broker.StatusApproved, before(time.Minute), false, "This request is already decided.", nil, 2, sampleID
-		r.VotesCast = []broker.Vote{
-			{Voter: broker.Voter{ID: samplePerson, Name: "Alice Archer"}, Verdict: broker.Approve, Covers: broker.CoverTask, Time: before(2 * time.Minute)},
-			{Voter: broker.Voter{ID: samplePerson, Name: "Bob"}, Verdict: broker.Deny, Time: before(time.Minute), Note: "p\u0430ypal"},
+		r.VotesCast = []approval.Vote{
+			{Voter: approval.Voter{ID: samplePerson, Name: "Alice Archer"}, Verdict: approval.Approve, Covers: approval.CoverTask, Time: before(2 * time.Minute)},
+			{Voter: approval.Voter{ID: samplePerson, Name: "Bob"}, Verdict: approval.Deny, Time: before(time.Minute), Note: "p\u0430ypal"},
 		}
 	})
 

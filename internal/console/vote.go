@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
@@ -91,15 +92,15 @@ func (c *Console) castAlso(r *http.Request, who *visitor, ballots []broker.VoteC
 // votesOf parses the votes in a form: first the one on the request itself, then those on similar requests.
 func votesOf(r *http.Request, id string) ([]broker.VoteCast, error) {
 	b := broker.VoteCast{
-		Request: id, Verdict: broker.Verdict(r.PostForm.Get("verdict")), Note: strings.TrimSpace(r.PostForm.Get("note")),
-		Covers: broker.Cover(cmp.Or(r.PostForm.Get("covers"), string(broker.CoverRequest))), Assertion: []byte(r.PostForm.Get("assertion")),
+		Request: id, Verdict: approval.Verdict(r.PostForm.Get("verdict")), Note: strings.TrimSpace(r.PostForm.Get("note")),
+		Covers: approval.Cover(cmp.Or(r.PostForm.Get("covers"), string(approval.CoverRequest))), Assertion: []byte(r.PostForm.Get("assertion")),
 	}
 	switch b.Verdict {
-	case broker.Approve, broker.Deny, broker.BreakGlass:
+	case approval.Approve, approval.Deny, approval.BreakGlass:
 	default:
 		return nil, errForm
 	}
-	if b.Covers != broker.CoverRequest && (b.Covers != broker.CoverTask || b.Verdict != broker.Approve) {
+	if b.Covers != approval.CoverRequest && (b.Covers != approval.CoverTask || b.Verdict != approval.Approve) {
 		return nil, errForm
 	}
 	if err := checkText(b.Note); err != nil {
@@ -110,7 +111,7 @@ func votesOf(r *http.Request, id string) ([]broker.VoteCast, error) {
 		return nil, err
 	}
 	also := r.PostForm["also"]
-	if len(also) > mostAsks || b.Verdict == broker.BreakGlass && len(also) > 0 {
+	if len(also) > mostAsks || b.Verdict == approval.BreakGlass && len(also) > 0 {
 		return nil, errForm
 	}
 	ballots := []broker.VoteCast{b}
@@ -144,15 +145,15 @@ func (c *Console) said(after *broker.ApprovalRequest, b broker.VoteCast) string 
 	switch {
 	case !after.Voted:
 		return "You had already voted this way; nothing has changed. (" + what + ")"
-	case b.Verdict == broker.Deny && after.Status == broker.StatusRedeemed:
+	case b.Verdict == approval.Deny && after.Status == broker.StatusRedeemed:
 		return "Denied: the issued credential is revoked. (" + what + ")"
-	case b.Verdict == broker.Deny:
+	case b.Verdict == approval.Deny:
 		return "Denied: no credential is issued. (" + what + ")"
-	case after.Status == broker.StatusApproved && b.Verdict == broker.BreakGlass:
+	case after.Status == broker.StatusApproved && b.Verdict == approval.BreakGlass:
 		return "Approved by break-glass: the sandbox can redeem the request now. (" + what + ")"
 	case after.Status == broker.StatusApproved:
 		return "Approved: the sandbox can redeem the request now. (" + what + ")"
-	case b.Verdict == broker.BreakGlass:
+	case b.Verdict == approval.BreakGlass:
 		return fmt.Sprintf("Break-glass vote recorded, and everybody is notified: %d of %d of %s have approved, %d more required. (%s)",
 			a.Broke(), a.StandIns(), after.BreakGlass, a.StandIns()-a.Broke(), what)
 	default:

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/people"
 	. "github.com/brevet-dev/brevet/openapi"
 )
@@ -65,7 +66,7 @@ func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 			return err
 		}
 		cast := broker.VoteCast{
-			Request: id, Verdict: broker.Verdict(ask.Verdict), Covers: broker.Cover(cmp.Or(ask.Covers, CoverRequest)), Note: ask.Note,
+			Request: id, Verdict: approval.Verdict(ask.Verdict), Covers: approval.Cover(cmp.Or(ask.Covers, CoverRequest)), Note: ask.Note,
 		}
 		if n, err := hex.Decode(cast.Hash[:], []byte(ask.Hash)); err != nil || n != len(cast.Hash) {
 			return &requestError{kind: errInvalid, field: "hash", detail: "hash"}
@@ -86,9 +87,9 @@ func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 }
 
 // CountVote counts a recorded vote, cast here or in the console.
-func (s *Server) CountVote(c *broker.ApprovalRequest, verdict broker.Verdict, who people.Person) {
+func (s *Server) CountVote(c *broker.ApprovalRequest, verdict approval.Verdict, who people.Person) {
 	s.metrics.votes.WithLabelValues(string(verdict), c.ApprovalGroup, who.Subject()).Inc()
-	if verdict == broker.BreakGlass {
+	if verdict == approval.BreakGlass {
 		s.metrics.broken.WithLabelValues("vote").Inc()
 	}
 }

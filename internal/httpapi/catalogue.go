@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 )
@@ -168,9 +169,9 @@ func (s *Server) DecideCatalogue(w http.ResponseWriter, r *http.Request, digest 
 		if err != nil {
 			return 0, nil, err
 		}
-		verdict := broker.CatalogueVerdict{Actor: actor, Digest: digest, Verdict: broker.Deny, Reason: ask.Reason}
+		verdict := broker.CatalogueVerdict{Actor: actor, Digest: digest, Verdict: approval.Deny, Reason: ask.Reason}
 		if ask.Verdict == CatalogueApprove {
-			verdict.Verdict = broker.Approve
+			verdict.Verdict = approval.Approve
 		}
 		if verdict.Base, err = ifMatch(r); err != nil {
 			return 0, nil, err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/ledger/snapshot"
 	"github.com/brevet-dev/brevet/internal/passkey"
@@ -217,11 +218,11 @@ func TestAForgedEntryMintsNothing(t *testing.T) {
 	}
 	s.DB.Check(t)
 	f.asks(t)
-	voter := broker.Voter{ID: s.Issuer() + "#carol", Name: "Carol"}
+	voter := approval.Voter{ID: s.Issuer() + "#carol", Name: "Carol"}
 	err := s.DB.Ledger(t).Apply(t.Context(), broker.Transition{
 		Request: f.request, Was: broker.StatusPending, Becomes: broker.StatusApproved, Time: time.Now(), Actor: voter.ID, Hash: f.hash,
-		Vote: &broker.Vote{
-			Voter: voter, Verdict: broker.Approve, Covers: broker.CoverRequest, Assertion: f.genuine, Key: &passkey.Key{Credential: f.carol.ID},
+		Vote: &approval.Vote{
+			Voter: voter, Verdict: approval.Approve, Covers: approval.CoverRequest, Assertion: f.genuine, Key: &passkey.Key{Credential: f.carol.ID},
 		},
 	})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/internal/people"
@@ -47,7 +48,7 @@ func signing(t *testing.T, s *testkit.Stack, username, id string, a *testkit.Aut
 		t.Fatal(err)
 	}
 	hash := shown.Hash()
-	b := broker.VoteCast{Request: id, Hash: hash, Verdict: broker.Approve, Covers: broker.CoverRequest, Assertion: a.Assert(t, hash[:])}
+	b := broker.VoteCast{Request: id, Hash: hash, Verdict: approval.Approve, Covers: approval.CoverRequest, Assertion: a.Assert(t, hash[:])}
 	if change != nil {
 		change(&b)
 	}
@@ -124,7 +125,7 @@ func TestNothingElseIsSigned(t *testing.T) {
 		"what was signed before": {carol, func(b *broker.VoteCast) { b.Assertion = onOther }, passkey.ErrChallenge},
 		"nothing":                {carol, func(b *broker.VoteCast) { b.Assertion = nil }, passkey.ErrMalformed},
 		"to break the glass": {carol, func(b *broker.VoteCast) {
-			b.Verdict, b.Note, b.Assertion = broker.BreakGlass, "nobody answers", nil
+			b.Verdict, b.Note, b.Assertion = approval.BreakGlass, "nobody answers", nil
 		}, broker.ErrNotEligible},
 	} {
 		c, err := signing(t, s, "carol", id, try.a, try.change)
@@ -143,7 +144,7 @@ func TestTheGlassIsBrokenWithAPasskey(t *testing.T) {
 	t.Parallel()
 	s := signed(t)
 	id := waiting(t, s.Client(t, agent), askFor("git.issues.write"))
-	breaking := func(b *broker.VoteCast) { b.Verdict, b.Note = broker.BreakGlass, "nobody answers" }
+	breaking := func(b *broker.VoteCast) { b.Verdict, b.Note = approval.BreakGlass, "nobody answers" }
 	for _, username := range []string{"lea", "leo"} {
 		if _, err := signing(t, s, username, id, testkit.NewAuthenticator(t, testkit.Site.ID, testkit.Audience), breaking); !errors.Is(err, broker.ErrPasskey) {
 			t.Errorf("%s, with a key of nobody's: got %v, want ErrPasskey", username, err)
@@ -204,7 +205,7 @@ func TestAYesForTheTaskIsSignedOnce(t *testing.T) {
 	s := signed(t)
 	a, scope := s.Passkey(t, "carol"), "git.comments.write"
 	id := waiting(t, s.Client(t, agent), askFor(scope))
-	if _, err := signing(t, s, "carol", id, a, func(b *broker.VoteCast) { b.Covers = broker.CoverTask }); err != nil {
+	if _, err := signing(t, s, "carol", id, a, func(b *broker.VoteCast) { b.Covers = approval.CoverTask }); err != nil {
 		t.Fatal(err)
 	}
 	if _, done := redeemed(t, s, id, scope); !done {

@@ -127,15 +127,13 @@ SELECT CASE WHEN accepted THEN head.base + place END AS index FROM judged, head 
 
 // commandBody is the body of the entries that record a command.
 type commandBody struct {
-	Version int        `json:"version"`
-	Kind    string     `json:"kind"`
-	ID      string     `json:"id"`
-	Time    time.Time  `json:"time"`
-	Actor   any        `json:"actor,omitempty"` // a subjectBody for a workload, an actorBody for a person
-	Target  targetBody `json:"target"`
-	At      time.Time  `json:"at,omitzero"`
-	Reason  string     `json:"reason"`
-	Lifts   string     `json:"lifts,omitzero"` // the command that added the quarantine
+	record.Header
+
+	Actor  any        `json:"actor,omitempty"` // a subjectBody for a workload, an actorBody for a person
+	Target targetBody `json:"target"`
+	At     time.Time  `json:"at,omitzero"`
+	Reason string     `json:"reason"`
+	Lifts  string     `json:"lifts,omitzero"` // the command that added the quarantine
 }
 
 type targetBody struct {
@@ -152,18 +150,9 @@ type targetBody struct {
 // already in force stays as it is. The second command is recorded in both cases. Announce returns broker.ErrNotFound if a
 // quarantine to lift is not in force, or was not added by the named command.
 func (l *Ledger) Announce(ctx context.Context, cmd broker.Command) error {
-	e, err := commandEntry(cmd)
-	if err != nil {
-		return err
-	}
-	_, err = l.append(ctx, e)
-	return err
-}
-
-func commandEntry(cmd broker.Command) (entry, error) {
 	e, err := newEntry(cmd.Kind, cmd.ID, cmd.Time)
 	if err != nil {
-		return entry{}, err
+		return err
 	}
 	e.command = true
 	target, at := cmd.Target, time.Time{}
@@ -171,32 +160,27 @@ func commandEntry(cmd broker.Command) (entry, error) {
 	case broker.CommandTaskEnd:
 		e.alone, at = "task "+target.SPIFFEID+" "+target.Task, cmd.At
 		if target != (broker.Selector{SPIFFEID: target.SPIFFEID, Task: target.Task}) || target.SPIFFEID == "" || target.Task == "" {
-			return entry{}, fmt.Errorf("%w: a task's end names a sandbox and a task", record.ErrUnrecordable)
+			return fmt.Errorf("%w: a task's end names a sandbox and a task", record.ErrUnrecordable)
 		}
 	case broker.CommandQuarantineAdd, broker.CommandQuarantineRemove:
 		e.alone = "quarantine " + target.SPIFFEID
 		if target != (broker.Selector{SPIFFEID: target.SPIFFEID}) || target.SPIFFEID == "" {
-			return entry{}, fmt.Errorf("%w: a quarantine names a SPIFFE ID, a path or a trust domain", record.ErrUnrecordable)
+			return fmt.Errorf("%w: a quarantine names a SPIFFE ID, a path or a trust domain", record.ErrUnrecordable)
 		}
 	case broker.CommandRevoke:
 	default:
-		return entry{}, fmt.Errorf("%w: no such command", record.ErrUnrecordable)
+		return fmt.Errorf("%w: no such command", record.ErrUnrecordable)
 	}
 	body := commandBody{
-		Version: record.BodyVersion, Kind: cmd.Kind, ID: cmd.ID, Time: e.time, Target: targetBody(target), Reason: cmd.Reason, Lifts: cmd.Lifts,
+		Header: e.header(), Target: targetBody(target), Reason: cmd.Reason, Lifts: cmd.Lifts,
 	}
 	if !at.IsZero() {
 		body.At = record.Stored(at)
 	}
-	if cmd.Actor != nil {
-		body.Actor = whoOf(*cmd.Actor)
+	if by := cmd.Actor; by != nil && by.Person != "" {
+		body.Actor = actorBody{ID: by.Person, Name: by.Name}
+	} else if by != nil {
+		body.Actor = subjectOf(by.Workload)
 	}
-	return e.with(body)
-}
-
-func whoOf(a broker.Actor) any {
-	if a.Person != "" {
-		return actorBody{ID: a.Person, Name: a.Name}
-	}
-	return subjectOf(a.Workload)
+	return l.add(ctx, e, body)
 }

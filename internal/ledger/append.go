@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"runtime"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +16,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/mod/sumdb/tlog"
 )
@@ -180,10 +185,7 @@ func (l *Ledger) commit(ctx context.Context, batch []*job) ([]answer, error) {
 		sql, args = announceSQL, contents(batch)
 	}
 	rows, err := conn.Query(ctx, sql, args)
-	if err != nil {
-		return nil, err
-	}
-	got, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[appended])
+	got, err := postgres.Collect(rows, err, pgx.RowToStructByNameLax[appended])
 	if warned := postgres.Warned(conn.Conn()); err == nil && warned != nil {
 		err = errors.Join(warned, conn.Conn().Close(ctx))
 	}
@@ -237,8 +239,10 @@ func (a appended) refusal(e *entry) error {
 		return broker.ErrNotApproved
 	case a.Verdict != nil && *a.Verdict == "crowded":
 		return &broker.Limited{Limit: broker.WaitingLimit, RetryAfter: broker.WaitingRetry}
+	case a.Verdict != nil && (a.Reached == nil || a.Wait == nil || *a.Reached < 1 || *a.Reached > int64(len(e.limits))):
+		return fmt.Errorf("postgres answered with a limit that was not asked for: %w", broker.ErrLedgerUnavailable)
 	case a.Verdict != nil:
-		return limited(e.limits, a)
+		return &broker.Limited{Limit: e.limits[*a.Reached-1].Limit, RetryAfter: time.Duration(*a.Wait) * time.Microsecond}
 	case e.overtakes:
 		return broker.ErrOvertaken
 	case a.Status == nil: // there is no such record, or no such quarantine to lift
@@ -249,43 +253,42 @@ func (a appended) refusal(e *entry) error {
 	return fmt.Errorf("%w from %s", broker.ErrNotForward, *a.Status)
 }
 
-func limited(limits []broker.Limit, a appended) error {
-	if a.Reached == nil || a.Wait == nil || *a.Reached < 1 || *a.Reached > int64(len(limits)) {
-		return fmt.Errorf("postgres answered with a limit that was not asked for: %w", broker.ErrLedgerUnavailable)
-	}
-	return &broker.Limited{Limit: limits[*a.Reached-1].Limit, RetryAfter: time.Duration(*a.Wait) * time.Microsecond}
-}
-
 // answerRepeats answers the jobs whose idempotency key was used before with the earlier record. repeats holds their places
 // in the batch. A failure affects only these jobs, because the rest of the batch is committed.
 func answerRepeats(ctx context.Context, conn *pgxpool.Conn, batch []*job, repeats []int, answers []answer) {
-	claims := make([]claim, len(repeats))
-	for n, i := range repeats {
-		claims[n] = claim{*batch[i].entry.subject, *batch[i].entry.key}
+	var subjects, keys []string
+	for _, i := range repeats {
+		subjects, keys = append(subjects, *batch[i].entry.subject), append(keys, *batch[i].entry.key)
 	}
-	earlier, err := readEarlier(ctx, conn, claims)
+	// Read on the writer's connection, because readers may have all of theirs in use.
+	rows, err := conn.Query(ctx, `
+		SELECT `+record.Columns+` FROM issuances
+		WHERE (spiffe_id, idempotency_key) IN (SELECT * FROM unnest(@subjects::text[], @keys::text[]))`,
+		pgx.NamedArgs{"subjects": subjects, "keys": keys})
+	found, err := postgres.Collect(rows, err, pgx.RowToStructByName[record.Row])
 	for n, i := range repeats {
-		view, found := earlier[claims[n]]
+		at := slices.IndexFunc(found, func(r record.Row) bool { return r.SPIFFEID == subjects[n] && r.IdempotencyKey == keys[n] })
 		switch {
 		case err != nil:
 			answers[i].err = postgres.Unavailable("reading an earlier record", err)
-		case !found:
+		case at < 0:
 			answers[i].err = fmt.Errorf("reading an earlier record that has just failed: %w", broker.ErrLedgerUnavailable)
 		default:
-			answers[i].earlier = view
+			view, err := found[at].View()
+			answers[i] = answer{view, postgres.Unavailable("reading an earlier record", err)}
 		}
 	}
 }
 
 // readBack finds out on a separate connection what became of a batch whose answer was lost.
 func (l *Ledger) readBack(ctx context.Context, batch []*job, lost error) []answer {
-	present, err := l.prove(ctx, batch)
+	leaves, err := l.prove(ctx, batch)
 	if err != nil {
 		return same(batch, postgres.Unavailable("reading back", err))
 	}
 	answers := make([]answer, len(batch))
 	for i, j := range batch {
-		if !present[j.entry.leaf] {
+		if !slices.Contains(leaves, j.entry.leaf) {
 			answers[i].err = postgres.Unavailable("committing", lost)
 		}
 	}
@@ -295,7 +298,7 @@ func (l *Ledger) readBack(ctx context.Context, batch []*job, lost error) []answe
 // prove returns the leaves of the batch that are durably committed. Taking the head's lock waits for a statement that may
 // still be running, and keeps other writers out. The commit of this transaction is durable only when all commits before it
 // are.
-func (l *Ledger) prove(ctx context.Context, batch []*job) (map[tlog.Hash]bool, error) {
+func (l *Ledger) prove(ctx context.Context, batch []*job) (leaves []tlog.Hash, err error) {
 	conn, err := pgx.ConnectConfig(ctx, l.write.Config().ConnConfig)
 	if err != nil {
 		return nil, err
@@ -304,7 +307,6 @@ func (l *Ledger) prove(ctx context.Context, batch []*job) (map[tlog.Hash]bool, e
 	if err := l.checkPrimary(ctx, conn); err != nil {
 		return nil, err
 	}
-	var leaves []tlog.Hash
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `UPDATE ledger_head SET size = size`); err != nil {
 			return err
@@ -313,18 +315,199 @@ func (l *Ledger) prove(ctx context.Context, batch []*job) (map[tlog.Hash]bool, e
 		rows, err := tx.Query(ctx,
 			`SELECT leaf_hash FROM entries WHERE id = ANY (@ids::uuid[]) AND leaf_hash = ANY (@leaves::bytea[])`,
 			pgx.NamedArgs{"ids": args["ids"], "leaves": args["leaves"]})
-		if err != nil {
-			return err
-		}
-		leaves, err = pgx.CollectRows(rows, record.ScanHash)
+		leaves, err = postgres.Collect(rows, err, record.ScanHash)
 		return err
 	})
 	if err == nil {
 		err = postgres.Warned(conn)
 	}
-	present := make(map[tlog.Hash]bool, len(leaves))
-	for _, leaf := range leaves {
-		present[leaf] = true
+	return leaves, err
+}
+
+// appendSQL appends a batch of records. It derives the projection from the entries' bodies, so the two cannot disagree. The
+// database checks the rest.
+const appendSQL = `
+WITH locked AS MATERIALIZED (
+	SELECT * FROM admit(@subjects::text[], @keys::text[], @tasks::text[], @scopes::text[], @ends::timestamptz[],
+		@catalogues::text[], @limit_items::bigint[], @limit_keys::text[], @emissions::bigint[], @bursts::bigint[], @alive_per::text[])
+), item AS MATERIALIZED (
+	SELECT t.n, t.kind, t.id, t.time, t.body, t.leaf_hash, convert_from(t.body, 'UTF8')::jsonb AS doc,
+		t.kind NOT IN ('request.denied', 'request.pending', 'issuance.intent', 'call.refused') AS outcome,
+		CASE WHEN locked.verdicts[t.n] IS NOT NULL THEN locked.verdicts[t.n]
+			WHEN t.approves IS NOT NULL AND NOT redeemable(t.approves, t.subject,
+				convert_from(t.body, 'UTF8')::jsonb #>> '{decision,code}') THEN 'unapproved'
+			WHEN t.kind = 'request.pending' AND crowded(t.subject,
+				count(*) FILTER (WHERE t.kind = 'request.pending') OVER (PARTITION BY t.subject ORDER BY t.n) - 1)
+				THEN 'crowded' END AS verdict,
+		locked.reached[t.n] AS reached, locked.waits[t.n] AS wait, locked.current_term, t.approves
+	FROM locked, unnest(@kinds::text[], @ids::uuid[], @times::timestamptz[], @bodies::bytea[], @leaves::bytea[],
+		@approves::uuid[], @judged::text[]) WITH ORDINALITY AS t (kind, id, time, body, leaf_hash, approves, subject, n)
+), redeemed AS (
+	UPDATE issuances AS i
+	SET status = 'redeemed', status_time = item.time, redeemed_by = item.id, redemptions = i.redemptions + 1
+	FROM item WHERE i.id = item.approves AND item.verdict IS NULL
+), moved AS (
+	UPDATE issuances AS i
+	SET status = m.status, status_detail = m.detail, status_time = m.time, actor = coalesce(m.actor, i.actor),
+		idempotency_key = CASE WHEN m.status NOT IN ('failed', 'unknown', 'compensated') THEN i.idempotency_key END,
+		vault_accessor = coalesce(i.vault_accessor, m.accessor), vault_lease = coalesce(i.vault_lease, m.lease),
+		credential_name = coalesce(i.credential_name, m.name), secret_digest = coalesce(i.secret_digest, m.digest)
+	FROM (
+		SELECT DISTINCT ON (id) n, id, time, current_term, doc ->> 'status' AS status, doc ->> 'detail' AS detail,
+			doc ->> 'actor' AS actor, (doc ->> 'term')::bigint AS term, doc #>> '{minted,accessor}' AS accessor,
+			doc #>> '{minted,lease}' AS lease, doc #>> '{minted,name}' AS name,
+			decode(doc #>> '{minted,digest}', 'hex') AS digest
+		FROM item WHERE outcome ORDER BY id, n
+	) AS m
+	WHERE i.id = m.id AND may_move(i.status, m.status, i.credential_kind, i.leased, i.static)
+		AND (m.status <> 'used' OR i.one_shot) AND (m.term IS NULL OR m.term = m.current_term)
+	RETURNING m.n
+), judged AS MATERIALIZED (
+	SELECT *, count(*) FILTER (WHERE accepted) OVER (ORDER BY n) - 1 AS place
+	FROM (
+		SELECT item.*, CASE WHEN outcome THEN n IN (SELECT n FROM moved) ELSE verdict IS NULL END AS accepted
+		FROM item
+	) AS each
+), head AS (
+	UPDATE ledger_head SET size = size + (SELECT count(*) FROM judged WHERE accepted)
+	RETURNING size - (SELECT count(*) FROM judged WHERE accepted) AS base
+), entry AS (
+	INSERT INTO entries (index, id, time, kind, body, leaf_hash)
+	SELECT head.base + place, id, time, kind, body, leaf_hash FROM judged, head WHERE accepted
+), projected AS (
+	INSERT INTO issuances (
+		id, entry_index, time, trust_domain, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource,
+		params, reason, ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue,
+		status, status_time, expires_at, approval_group, approval_quorum, break_glass,
+		credential_kind, audience, key_id, claims_digest, request_digest, idempotency_key,
+		vault_path, leased, static, one_shot, canonical, approves, jkt, parent, status_list, status_index,
+		on_behalf_of, on_behalf_groups)
+	SELECT
+		id, head.base + place, time, doc #>> '{subject,trust_domain}', doc #>> '{subject,spiffe_id}',
+		doc #>> '{subject,svid}', doc #>> '{subject,thumbprint}', doc #>> '{request,task}',
+		doc #>> '{request,scope}', doc #>> '{decision,authority}', doc #>> '{decision,resource}',
+		coalesce(doc #> '{decision,params}', doc #> '{request,params}'), doc #>> '{request,reason}',
+		(doc #>> '{request,ttl}')::bigint, (doc #>> '{decision,ttl}')::bigint, doc #>> '{decision,outcome}',
+		doc #>> '{decision,code}', doc #>> '{decision,explanation}',
+		ARRAY(SELECT jsonb_array_elements_text(doc #> '{decision,policies}')),
+		ARRAY(SELECT c ->> 'bound' FROM jsonb_array_elements(doc #> '{decision,clamps}') AS c),
+		doc #>> '{decision,catalogue}', doc ->> 'status', time, (doc ->> 'expires')::timestamptz,
+		doc #>> '{decision,approval,group}', (doc #>> '{decision,approval,quorum}')::integer,
+		doc #>> '{decision,approval,break_glass}',
+		doc #>> '{intent,kind}', doc #>> '{intent,audience}', doc #>> '{intent,key_id}',
+		decode(doc #>> '{intent,claims_digest}', 'hex'), decode(doc #>> '{request,digest}', 'hex'),
+		doc #>> '{request,idempotency_key}', nullif(doc #>> '{intent,grant,path}', ''),
+		coalesce((doc #>> '{intent,grant,leased}')::boolean, false),
+		coalesce((doc #>> '{intent,grant,static}')::boolean, false),
+		coalesce((doc #>> '{intent,one_shot}')::boolean, false),
+		doc #>> '{decision,approval,canonical}', approves, doc #>> '{request,jkt}',
+		(doc ->> 'parent')::uuid, (doc #>> '{intent,status_list,id}')::uuid,
+		(doc #>> '{intent,status_list,index}')::integer, doc #>> '{on_behalf_of,id}',
+		CASE WHEN doc ? 'on_behalf_of' THEN ARRAY(SELECT jsonb_array_elements_text(doc #> '{on_behalf_of,groups}')) END
+	FROM judged, head
+	WHERE accepted AND NOT outcome AND kind <> 'call.refused'
+)
+SELECT CASE WHEN accepted THEN head.base + place END AS index,
+	CASE WHEN outcome THEN (SELECT i.status FROM issuances AS i WHERE i.id = judged.id) END AS status,
+	verdict, reached, wait
+FROM judged, head
+ORDER BY n`
+
+// contents returns the arguments that hold the entries themselves.
+func contents(batch []*job) pgx.NamedArgs {
+	var (
+		kinds          []string
+		ids            []pgtype.UUID
+		times          []time.Time
+		bodies, leaves [][]byte
+	)
+	for _, j := range batch {
+		e := &j.entry
+		kinds, ids, times = append(kinds, e.kind), append(ids, e.id), append(times, e.time)
+		bodies, leaves = append(bodies, e.body), append(leaves, e.leaf[:])
 	}
-	return present, err
+	return pgx.NamedArgs{"kinds": kinds, "ids": ids, "times": times, "bodies": bodies, "leaves": leaves}
+}
+
+// arguments returns the contents of the entries, and the values that decide whether they are admitted.
+func arguments(batch []*job) pgx.NamedArgs {
+	var (
+		subjects, keys, tasks, scopes, per, catalogues []*string
+		ends                                           []*time.Time
+		items, emissions, bursts                       []int64
+		limits                                         []string
+		approves                                       []pgtype.UUID
+		judged                                         []*string
+	)
+	for i, j := range batch {
+		e := &j.entry
+		subjects, keys, ends = append(subjects, e.subject), append(keys, e.key), append(ends, e.ends)
+		tasks, scopes, catalogues = append(tasks, e.task), append(scopes, e.scope), append(catalogues, e.catalogue)
+		approves, judged = append(approves, e.approves), append(judged, e.subject)
+		for _, l := range e.limits {
+			items, limits = append(items, int64(i+1)), append(limits, l.Key)
+			if l.Live > 0 {
+				per, emissions, bursts = append(per, &l.Per), append(emissions, 0), append(bursts, int64(l.Live))
+				continue
+			}
+			per = append(per, nil)
+			emissions, bursts = append(emissions, l.Emission().Microseconds()), append(bursts, int64(l.Count))
+		}
+	}
+	args := contents(batch)
+	maps.Copy(args, pgx.NamedArgs{
+		"subjects": subjects, "keys": keys, "tasks": tasks, "scopes": scopes, "ends": ends, "catalogues": catalogues,
+		"limit_items": items, "limit_keys": limits, "emissions": emissions, "bursts": bursts, "alive_per": per,
+		"approves": approves, "judged": judged,
+	})
+	return args
+}
+
+// rolledBack reports whether nothing of the statement can have been committed: it was not sent, or the server answered it
+// with an error. A server that ends the session may have committed before.
+func rolledBack(err error) bool {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) {
+		return refused.SeverityUnlocalized == "ERROR"
+	}
+	return pgconn.SafeToRetry(err)
+}
+
+// aboutData reports whether the server refused the contents of a record. Class 22 is data exception, class 23 integrity
+// constraint violation.
+func aboutData(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && (strings.HasPrefix(refused.Code, "22") || strings.HasPrefix(refused.Code, "23"))
+}
+
+// tip is an entry that this replica knows the ledger to hold.
+type tip struct {
+	index int64
+	leaf  tlog.Hash
+}
+
+// within returns ErrWentBack if a ledger of this size does not hold the tip.
+func (t *tip) within(size int64) error {
+	if t != nil && size <= t.index {
+		return fmt.Errorf("%w: it does not have entry %d", postgres.ErrWentBack, t.index)
+	}
+	return nil
+}
+
+// checkTip refuses a connection to a database that does not hold the last entry that this replica has appended. So after a
+// failover or a restore, nothing is appended to a database that has gone back.
+func (l *Ledger) checkTip(ctx context.Context, conn *pgx.Conn) error {
+	known := l.tip.Load()
+	if known == nil {
+		return nil
+	}
+	var there bool
+	err := conn.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM entries WHERE index = $1 AND leaf_hash = $2)
+			OR EXISTS (SELECT FROM tree_tiles WHERE level = 0 AND number = $1 / 256 AND substr(hashes, ($1 % 256)::integer * 32 + 1, 32) = $2)`,
+		pgx.QueryExecModeExec, known.index, known.leaf[:]).Scan(&there)
+	if err == nil && !there {
+		err = fmt.Errorf("%w: entry %d is not as this replica has appended it", postgres.ErrWentBack, known.index)
+	}
+	return err
 }

@@ -5,15 +5,14 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/people"
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -27,10 +26,8 @@ const (
 
 // stepBody is the body of the entries that move a request for approval to its next state.
 type stepBody struct {
-	Version int       `json:"version"`
-	Kind    string    `json:"kind"`
-	ID      string    `json:"id"`
-	Time    time.Time `json:"time"`
+	record.Header
+
 	Actor   actorBody `json:"actor,omitzero"`
 	Verdict string    `json:"verdict,omitzero"`
 	Covers  string    `json:"covers,omitzero"`
@@ -53,12 +50,10 @@ type actorBody struct {
 
 // personBody is the body of the entries that record who a person is.
 type personBody struct {
-	Version int        `json:"version"`
-	Kind    string     `json:"kind"`
-	ID      string     `json:"id"`
-	Time    time.Time  `json:"time"`
-	SaidAt  time.Time  `json:"said_at"`
-	Person  memberBody `json:"person"`
+	record.Header
+
+	SaidAt time.Time  `json:"said_at"`
+	Person memberBody `json:"person"`
 }
 
 type memberBody struct {
@@ -70,15 +65,6 @@ type memberBody struct {
 
 // Apply implements [broker.Approvals].
 func (l *Ledger) Apply(ctx context.Context, step broker.Transition) error {
-	e, err := stepEntry(step)
-	if err != nil {
-		return err
-	}
-	_, err = l.append(ctx, e)
-	return err
-}
-
-func stepEntry(step broker.Transition) (entry, error) {
 	kind := kindWithdrawn
 	switch {
 	case step.Vote != nil:
@@ -88,71 +74,50 @@ func stepEntry(step broker.Transition) (entry, error) {
 	}
 	e, err := newEntry(kind, step.Request, step.Time)
 	if err != nil {
-		return entry{}, err
+		return err
 	}
 	e.command, e.overtakes, e.alone = true, true, step.Request
 	body := stepBody{
-		Version: record.BodyVersion, Kind: kind, ID: step.Request, Time: e.time, Actor: actorBody{ID: step.Actor},
+		Header: e.header(), Actor: actorBody{ID: step.Actor},
 		Was: string(step.Was), Votes: step.Votes, Status: string(step.Becomes), Of: step.Remembered,
 	}
 	if v := step.Vote; v != nil {
-		body.Actor.Name, body.Verdict, body.Covers = v.Voter.Name, string(v.Verdict), string(cmp.Or(v.Covers, broker.CoverRequest))
+		body.Actor.Name, body.Verdict, body.Covers = v.Voter.Name, string(v.Verdict), string(cmp.Or(v.Covers, approval.CoverRequest))
 		body.Note, body.Hash, body.Assertion = v.Note, hex.EncodeToString(step.Hash[:]), v.Assertion
 		if v.Key != nil {
 			body.Credential = inBase64.EncodeToString(v.Key.Credential)
 		}
 	}
-	return e.with(body)
+	return l.add(ctx, e, body)
 }
 
 // member is a row of people.
 type member struct {
-	ID     string
-	Name   string
-	Handle string
-	Groups []string
-	SaidAt time.Time
+	ID, Name, Handle string
+	Groups           []string
+	SaidAt           time.Time
 }
 
-func (m member) voter() broker.Voter {
-	return broker.Voter{ID: m.ID, Name: m.Name, Handle: m.Handle, Groups: m.Groups, SaidAt: m.SaidAt.UTC()}
+func (m member) voter() approval.Voter {
+	return approval.Voter{ID: m.ID, Name: m.Name, Handle: m.Handle, Groups: m.Groups, SaidAt: m.SaidAt.UTC()}
 }
 
 // UpsertPerson implements [broker.Approvals].
-func (l *Ledger) UpsertPerson(ctx context.Context, v broker.Voter, at time.Time) (broker.Voter, error) {
+func (l *Ledger) UpsertPerson(ctx context.Context, v approval.Voter, at time.Time) (approval.Voter, error) {
 	v.SaidAt = record.Stored(v.SaidAt)
 	rows, err := l.read.Query(ctx, `SELECT id, name, handle, groups, said_at FROM people WHERE id = @id`, pgx.NamedArgs{"id": v.ID})
-	if err != nil {
-		return broker.Voter{}, postgres.Unavailable("looking for a person", err)
-	}
-	known, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[member])
+	known, err := postgres.CollectOne(rows, err, pgx.RowToStructByName[member])
 	switch {
 	case err != nil && !errors.Is(err, pgx.ErrNoRows):
-		return broker.Voter{}, postgres.Unavailable("looking for a person", err)
+		return approval.Voter{}, postgres.Unavailable("looking for a person", err)
 	case err == nil && (!known.SaidAt.Before(v.SaidAt) ||
 		known.Name == v.Name && known.Handle == v.Handle && slices.Equal(known.Groups, v.Groups)):
 		return known.voter(), nil
 	}
-	e, err := personEntry(v, at)
-	if err != nil {
-		return broker.Voter{}, err
-	}
-	_, err = l.append(ctx, e)
-	return v, err
-}
-
-func personEntry(v broker.Voter, at time.Time) (entry, error) {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return entry{}, fmt.Errorf("making an id: %w", err)
-	}
-	e, err := newEntry(kindPerson, id.String(), at)
-	if err != nil {
-		return entry{}, err
-	}
-	e.command, e.alone = true, "person "+v.ID
-	return e.with(personBody{
-		Version: record.BodyVersion, Kind: kindPerson, ID: id.String(), Time: e.time, SaidAt: v.SaidAt,
+	e := newCommand(kindPerson, at)
+	e.alone = "person " + v.ID
+	return v, l.add(ctx, e, personBody{
+		Header: e.header(), SaidAt: v.SaidAt,
 		Person: memberBody{ID: v.ID, Name: v.Name, Handle: v.Handle, Groups: v.Groups},
 	})
 }
@@ -168,10 +133,7 @@ func (l *Ledger) ReusableApprovals(ctx context.Context, asked broker.ReuseKey, s
 			AND status IN ('approved', 'redeemed') AND remembered IS NULL
 		ORDER BY entry_index DESC LIMIT @limit`,
 		pgx.NamedArgs{"spiffe_id": asked.SPIFFEID, "task": asked.Task, "scope": asked.Scope, "since": since, "limit": maxReusable})
-	if err != nil {
-		return nil, postgres.Unavailable("reading what people have approved", err)
-	}
-	page, err := record.PageOf(rows, maxReusable)
+	page, err := record.PageOf(rows, err, maxReusable)
 	return page.Records, postgres.Unavailable("reading what people have approved", err)
 }
 
@@ -182,10 +144,7 @@ func (l *Ledger) ReusedBy(ctx context.Context, request string) ([]string, error)
 		return nil, broker.ErrNotFound
 	}
 	rows, err := l.live.Query(ctx, `SELECT coalesce(redeemed_by::text, '') FROM issuances WHERE remembered = $1`, [16]byte(id))
-	if err != nil {
-		return nil, postgres.Unavailable("reading what an approval stood for", err)
-	}
-	issuances, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	issuances, err := postgres.Collect(rows, err, pgx.RowTo[string])
 	return issuances, postgres.Unavailable("reading what an approval stood for", err)
 }
 
@@ -193,16 +152,13 @@ func (l *Ledger) ReusedBy(ctx context.Context, request string) ([]string, error)
 type voteRow struct {
 	member
 	passkeyRow
-	Verdict   string
-	Covers    string
-	Time      time.Time
-	Note      string
-	Assertion string
-	Denied    bool // an entry records a denial of the request, whatever the rows say
+	Verdict, Covers, Note, Assertion string
+	Time                             time.Time
+	Denied                           bool // an entry records a denial of the request, whatever the rows say
 }
 
 // Votes implements [broker.Approvals].
-func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, error) {
+func (l *Ledger) Votes(ctx context.Context, request string) ([]approval.Vote, error) {
 	id, err := record.ParseID(request)
 	if err != nil {
 		return nil, broker.ErrNotFound
@@ -219,13 +175,10 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, erro
 				WHERE n.id = @request AND n.kind = 'approval.vote' AND convert_from(n.body, 'UTF8')::jsonb ->> 'verdict' = 'deny')) AS d (denied)
 		WHERE v.request = @request
 		ORDER BY v.entry_index`, pgx.NamedArgs{"request": [16]byte(id)})
-	if err != nil {
-		return nil, postgres.Unavailable("reading votes", err)
-	}
-	votes, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (broker.Vote, error) {
+	votes, err := postgres.Collect(rows, err, func(r pgx.CollectableRow) (approval.Vote, error) {
 		v, err := pgx.RowToStructByName[voteRow](r)
-		vote := broker.Vote{
-			Voter: v.voter(), Verdict: broker.Verdict(v.Verdict), Covers: broker.Cover(v.Covers), Time: v.Time.UTC(), Note: v.Note,
+		vote := approval.Vote{
+			Voter: v.voter(), Verdict: approval.Verdict(v.Verdict), Covers: approval.Cover(v.Covers), Time: v.Time.UTC(), Note: v.Note,
 			Assertion: v.Assertion,
 		}
 		if p := v.passkey(); p != nil && !v.Denied {
@@ -233,10 +186,7 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]broker.Vote, erro
 		}
 		return vote, err
 	})
-	if err != nil {
-		return nil, postgres.Unavailable("reading votes", err)
-	}
-	return votes, nil
+	return votes, postgres.Unavailable("reading votes", err)
 }
 
 // waits is the condition that issuance i is pending, and that one of the groups q.groups may approve it or break the glass
@@ -282,10 +232,7 @@ func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) (views []br
 		"groups": append([]string{}, q.Groups...), "within": append([]string{}, q.Within...),
 		"everywhere": people.Everywhere, "limit": q.Limit,
 	})
-	if err != nil {
-		return nil, false, postgres.Unavailable("listing what waits", err)
-	}
-	page, err := record.PageOf(rows, q.Limit+1)
+	page, err := record.PageOf(rows, err, q.Limit+1)
 	if err != nil {
 		return nil, false, postgres.Unavailable("listing what waits", err)
 	}
@@ -299,14 +246,8 @@ func (l *Ledger) Decided(ctx context.Context, requests []string) ([]string, erro
 		SELECT id::text FROM issuances
 		WHERE id = ANY (@ids::text[]::uuid[]) AND (status <> 'pending' OR expires_at <= now())`,
 		pgx.NamedArgs{"ids": append([]string{}, requests...)})
-	if err != nil {
-		return nil, postgres.Unavailable("looking for what is decided", err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, postgres.Unavailable("looking for what is decided", err)
-	}
-	return ids, nil
+	ids, err := postgres.Collect(rows, err, pgx.RowTo[string])
+	return ids, postgres.Unavailable("looking for what is decided", err)
 }
 
 // Standing implements [broker.Inbox].
@@ -329,14 +270,8 @@ func (l *Ledger) Standing(ctx context.Context, queries []broker.WaitingQuery) ([
 			FROM jsonb_to_recordset(@asked::jsonb) AS q (groups text[], within text[], most bigint), LATERAL (`+inTurn+`) AS found
 		) AS found JOIN issuances USING (entry_index)
 		ORDER BY entry_index`, pgx.NamedArgs{"asked": asked, "everywhere": people.Everywhere})
-	if err != nil {
-		return nil, postgres.Unavailable("looking for what waits", err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.Standing])
-	if err != nil {
-		return nil, postgres.Unavailable("looking for what waits", err)
-	}
-	return all, nil
+	all, err := postgres.Collect(rows, err, pgx.RowToStructByPos[broker.Standing])
+	return all, postgres.Unavailable("looking for what waits", err)
 }
 
 // Views implements [broker.Inbox].
@@ -345,12 +280,6 @@ func (l *Ledger) Views(ctx context.Context, requests []string) ([]broker.View, e
 		SELECT `+record.Columns+` FROM issuances
 		WHERE id = ANY (@ids::text[]::uuid[]) AND decision = 'pending'
 		ORDER BY entry_index`, pgx.NamedArgs{"ids": requests[:min(len(requests), record.MaxPage)]})
-	if err != nil {
-		return nil, postgres.Unavailable("reading what waits", err)
-	}
-	page, err := record.PageOf(rows, record.MaxPage)
-	if err != nil {
-		return nil, postgres.Unavailable("reading what waits", err)
-	}
-	return page.Records, nil
+	page, err := record.PageOf(rows, err, record.MaxPage)
+	return page.Records, postgres.Unavailable("reading what waits", err)
 }

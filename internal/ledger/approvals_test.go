@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/google/go-cmp/cmp"
@@ -60,7 +61,7 @@ func TestNothingIsRedeemedThatPeopleDoNotApprove(t *testing.T) {
 	if err := cast(t, l, one, carolVotes, broker.Transition{Was: broker.StatusPending, Votes: 0, Becomes: broker.StatusApproved}); !errors.Is(err, broker.ErrOvertaken) {
 		t.Errorf("a step from before: got %v, want ErrOvertaken", err)
 	}
-	stranger := broker.Voter{ID: "https://idp.test#eve", Name: "Eve", Groups: []string{"staff"}, SaidAt: saidEarlier}
+	stranger := approval.Voter{ID: "https://idp.test#eve", Name: "Eve", Groups: []string{"staff"}, SaidAt: saidEarlier}
 	if err := cast(t, l, one, stranger, broker.Transition{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved}); err == nil {
 		t.Error("somebody outside of the group was counted")
 	}

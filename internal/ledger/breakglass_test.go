@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/people"
@@ -16,8 +17,8 @@ import (
 
 // daveVotes and erinVotes are in the group that may break the glass, and not in the group that is asked to approve.
 var (
-	daveVotes = broker.Voter{ID: "https://idp.test#dave", Name: "Dave", Handle: "dave", Groups: []string{"leads"}, SaidAt: saidEarlier}
-	erinVotes = broker.Voter{ID: "https://idp.test#erin", Name: "Erin", Handle: "erin", Groups: []string{"leads"}, SaidAt: saidEarlier}
+	daveVotes = approval.Voter{ID: "https://idp.test#dave", Name: "Dave", Handle: "dave", Groups: []string{"leads"}, SaidAt: saidEarlier}
+	erinVotes = approval.Voter{ID: "https://idp.test#erin", Name: "Erin", Handle: "erin", Groups: []string{"leads"}, SaidAt: saidEarlier}
 )
 
 // breakable begins a request that three people have to approve, or two who break the glass.
@@ -34,7 +35,7 @@ func breakable(t *testing.T, l *ledger.Ledger) broker.Record {
 }
 
 // breaks records votes that break the glass, one after the other. The last one leads to a status.
-func breaks(t *testing.T, l *ledger.Ledger, rec broker.Record, last broker.Status, who ...broker.Voter) {
+func breaks(t *testing.T, l *ledger.Ledger, rec broker.Record, last broker.Status, who ...approval.Voter) {
 	t.Helper()
 	for i, v := range who {
 		step := broker.Transition{Was: broker.StatusPending, Votes: i, Becomes: broker.StatusPending}
@@ -47,12 +48,12 @@ func breaks(t *testing.T, l *ledger.Ledger, rec broker.Record, last broker.Statu
 	}
 }
 
-func breakOnce(t *testing.T, l *ledger.Ledger, rec broker.Record, who broker.Voter, step broker.Transition) error {
+func breakOnce(t *testing.T, l *ledger.Ledger, rec broker.Record, who approval.Voter, step broker.Transition) error {
 	t.Helper()
 	if _, err := l.UpsertPerson(t.Context(), who, moment()); err != nil {
 		t.Fatal(err)
 	}
-	vote := broker.Vote{Voter: who, Verdict: broker.BreakGlass, Covers: broker.CoverRequest, Time: time.Now(), Note: "oncall does not answer"}
+	vote := approval.Vote{Voter: who, Verdict: approval.BreakGlass, Covers: approval.CoverRequest, Time: time.Now(), Note: "oncall does not answer"}
 	if step.Vote != nil {
 		vote.Covers, vote.Note = step.Vote.Covers, step.Vote.Note
 	}
@@ -113,10 +114,10 @@ func TestForgedBreakGlass(t *testing.T) {
 	request := breakable(t, l)
 	unkept("approved by one", breakOnce(t, l, request, daveVotes, to(0, broker.StatusApproved)))
 	unkept("for the task", breakOnce(t, l, request, daveVotes, broker.Transition{
-		Was: broker.StatusPending, Becomes: broker.StatusPending, Vote: &broker.Vote{Covers: broker.CoverTask, Note: "x"},
+		Was: broker.StatusPending, Becomes: broker.StatusPending, Vote: &approval.Vote{Covers: approval.CoverTask, Note: "x"},
 	}))
 	unkept("without a note", breakOnce(t, l, request, daveVotes, broker.Transition{
-		Was: broker.StatusPending, Becomes: broker.StatusPending, Vote: &broker.Vote{Covers: broker.CoverRequest, Note: " \n"},
+		Was: broker.StatusPending, Becomes: broker.StatusPending, Vote: &approval.Vote{Covers: approval.CoverRequest, Note: " \n"},
 	}))
 	breaks(t, l, request, broker.StatusPending, daveVotes)
 	unkept("one person twice", breakOnce(t, l, request, daveVotes, to(1, broker.StatusApproved)))

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -20,10 +19,8 @@ const kindCatalogue = "catalogue."
 
 // changeBody is the body of the entries about catalogues. The files are stored separately, under the digest.
 type changeBody struct {
-	Version  int        `json:"version"`
-	Kind     string     `json:"kind"`
-	ID       string     `json:"id"`
-	Time     time.Time  `json:"time"`
+	record.Header
+
 	Actor    *actorBody `json:"actor,omitempty"`
 	Digest   string     `json:"digest"`
 	Base     string     `json:"base,omitzero"`
@@ -60,7 +57,7 @@ func changeEntry(step broker.CatalogueStep) (entry, error) {
 	}
 	e.command, e.overtakes, e.alone = true, true, "catalogue"
 	body := changeBody{
-		Version: record.BodyVersion, Kind: e.kind, ID: step.ID, Time: e.time, Digest: step.Digest, Base: step.Base,
+		Header: e.header(), Digest: step.Digest, Base: step.Base,
 		Number: step.Version, Proposal: step.Proposal, Proposer: step.Proposer, Reason: step.Reason,
 	}
 	if step.Actor != "" {
@@ -99,18 +96,10 @@ func (l *Ledger) InForce(ctx context.Context) (broker.CatalogueVersion, error) {
 	rows, err := l.live.Query(ctx, `
 		SELECT h.version, coalesce(h.digest, '') AS digest, coalesce(c.actor, '') AS actor, coalesce(c.reason, '') AS reason, c.time
 		FROM catalogue_head AS h LEFT JOIN catalogue_changes AS c ON c.id = h.change`)
-	if err != nil {
-		return broker.CatalogueVersion{}, postgres.Unavailable("reading the catalogue in force", err)
-	}
-	h, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[headRow])
-	if err != nil {
-		return broker.CatalogueVersion{}, postgres.Unavailable("reading the catalogue in force", err)
-	}
-	v := broker.CatalogueVersion{Version: h.Version, Digest: h.Digest, Actor: h.Actor, Reason: h.Reason}
-	if h.Time != nil {
-		v.Since = h.Time.UTC()
-	}
-	return v, nil
+	h, err := postgres.CollectOne(rows, err, pgx.RowToStructByName[headRow])
+	return broker.CatalogueVersion{
+		Version: h.Version, Digest: h.Digest, Actor: h.Actor, Reason: h.Reason, Since: record.Instant(h.Time),
+	}, postgres.Unavailable("reading the catalogue in force", err)
 }
 
 // CatalogueFiles implements [broker.Catalogues].
@@ -123,10 +112,7 @@ func (l *Ledger) CatalogueFiles(ctx context.Context, digest string) ([]scopes.Fi
 		FROM catalogues AS c, unnest(c.names, c.contents) AS f (name, data)
 		WHERE c.digest = @digest AND EXISTS (SELECT FROM catalogue_changes AS used WHERE used.digest = c.digest)
 		ORDER BY f.name COLLATE "C"`, pgx.NamedArgs{"digest": digest})
-	if err != nil {
-		return nil, postgres.Unavailable("reading a catalogue", err)
-	}
-	files, err := pgx.CollectRows(rows, pgx.RowToStructByName[scopes.File])
+	files, err := postgres.Collect(rows, err, pgx.RowToStructByName[scopes.File])
 	switch {
 	case err != nil:
 		return nil, postgres.Unavailable("reading a catalogue", err)
@@ -148,17 +134,13 @@ const changes = `
 	WHERE c.proposal IS NULL`
 
 type changeRow struct {
-	ID            uuid.UUID
-	Digest        string
-	Base          string
-	Version       int64
-	Actor         string
-	Reason        string
-	Time          time.Time
-	State         string
-	Decider       string
-	DecidedReason string
-	DecidedAt     *time.Time
+	ID                     uuid.UUID
+	Digest, Base           string
+	Version                int64
+	State, Actor, Reason   string
+	Time                   time.Time
+	Decider, DecidedReason string
+	DecidedAt              *time.Time
 }
 
 // CatalogueChanges implements [broker.Catalogues].
@@ -185,10 +167,7 @@ func (l *Ledger) Proposal(ctx context.Context, digest string) (broker.CatalogueC
 
 func (l *Ledger) changes(ctx context.Context, sql string, args pgx.NamedArgs) ([]broker.CatalogueChange, error) {
 	rows, err := l.live.Query(ctx, sql, args)
-	if err != nil {
-		return nil, postgres.Unavailable("reading changes of the catalogue", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[changeRow])
+	found, err := postgres.Collect(rows, err, pgx.RowToStructByName[changeRow])
 	if err != nil {
 		return nil, postgres.Unavailable("reading changes of the catalogue", err)
 	}
@@ -197,7 +176,7 @@ func (l *Ledger) changes(ctx context.Context, sql string, args pgx.NamedArgs) ([
 		all[i] = broker.CatalogueChange{
 			ID: c.ID.String(), Digest: c.Digest, Base: c.Base, Version: c.Version, State: broker.CatalogueState(c.State),
 			Actor: c.Actor, Reason: c.Reason, Time: c.Time.UTC(), Decider: c.Decider, DecidedReason: c.DecidedReason,
-			DecidedAt: cmp.Or(c.DecidedAt, &time.Time{}).UTC(),
+			DecidedAt: record.Instant(c.DecidedAt),
 		}
 	}
 	return all, nil

@@ -4,13 +4,17 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"golang.org/x/mod/sumdb/tlog"
 )
@@ -56,10 +60,8 @@ type entry struct {
 
 // decisionBody is the body of the entries that begin a record. Durations are whole seconds, rounded down.
 type decisionBody struct {
-	Version  int         `json:"version"`
-	Kind     string      `json:"kind"`
-	ID       string      `json:"id"`
-	Time     time.Time   `json:"time"`
+	record.Header
+
 	Subject  subjectBody `json:"subject"`
 	Request  requestBody `json:"request"`
 	Decision verdictBody `json:"decision"`
@@ -162,10 +164,8 @@ type grantBody struct {
 }
 
 type refusalBody struct {
-	Version    int          `json:"version"`
-	Kind       string       `json:"kind"`
-	ID         string       `json:"id"`
-	Time       time.Time    `json:"time"`
+	record.Header
+
 	Code       string       `json:"code"`
 	Detail     string       `json:"detail"`
 	Subject    *subjectBody `json:"subject,omitempty"`
@@ -183,27 +183,47 @@ func (l *Ledger) Begin(ctx context.Context, rec broker.Record) (*broker.View, er
 	if !ok {
 		return nil, fmt.Errorf("%w: no such decision", record.ErrUnrecordable)
 	}
-	if err := checkIntent(rec.Intent); err != nil {
-		return nil, err
+	switch i := rec.Intent; {
+	case i == nil:
+	case (i.Kind == scopes.KindJWT) == (i.Grant != nil):
+		return nil, fmt.Errorf("%w: its kind and its intent disagree", record.ErrUnrecordable)
+	case i.Grant == nil && sha256.Sum256(i.Claims) != i.ClaimsDigest:
+		return nil, fmt.Errorf("%w: the digest is not that of the claims", record.ErrUnrecordable)
 	}
 	e, err := newEntry(kind, rec.ID, rec.Time)
 	if err != nil {
 		return nil, err
 	}
-	e.limits = rec.Limits
-	e.judgedBy(rec)
+	// What decides whether the entry is admitted.
+	e.limits, e.catalogue = rec.Limits, &rec.Decision.Catalogue
+	subject := rec.Subject.ID.String()
+	if rec.Request.IdempotencyKey != "" {
+		e.subject, e.key = &subject, &rec.Request.IdempotencyKey
+	}
+	if rec.Decision.Outcome != scopes.Deny {
+		e.subject, e.task, e.scope = &subject, &rec.Request.Task, &rec.Request.Scope
+	}
+	if rec.Decision.Outcome == scopes.Allow && !rec.Expires.IsZero() {
+		ends := record.Stored(rec.Expires)
+		e.ends = &ends
+	}
 	body := decisionBody{
-		Version: record.BodyVersion, Kind: kind, ID: rec.ID, Time: e.time,
-		Subject: subjectOf(rec.Subject), Request: requestOf(rec), Decision: verdictOf(rec.Decision),
+		Header:  e.header(),
+		Subject: subjectOf(rec.Subject), Decision: verdictOf(rec.Decision),
 		Status: string(rec.Status), Expires: record.Stored(rec.Expires), Intent: intentOf(rec.Intent),
+	}
+	r := rec.Request
+	body.Request = requestBody{
+		Scope: r.Scope, Params: r.Params, TTL: seconds(r.TTL), Task: r.Task, Reason: r.Reason,
+		IdempotencyKey: r.IdempotencyKey, JKT: r.JKT, Digest: hex.EncodeToString(rec.Digest[:]),
 	}
 	if body.Decision.Approval != nil {
 		body.Decision.Approval.Canonical = rec.Canonical
 	}
-	if p := rec.Request.Parent; p != nil {
+	if p := r.Parent; p != nil {
 		body.Parent = p.ID
 	}
-	if u := rec.Request.User; u != nil {
+	if u := r.User; u != nil {
 		body.OnBehalfOf = &userBody{ID: u.ID, Groups: u.Groups}
 	}
 	if rec.Approves != "" {
@@ -221,64 +241,25 @@ func (l *Ledger) Begin(ctx context.Context, rec broker.Record) (*broker.View, er
 	return l.append(ctx, e)
 }
 
-// checkIntent returns ErrUnrecordable if the kind of an intent disagrees with its contents, or if the claims of a JWT do not
-// match their digest byte for byte.
-func checkIntent(i *broker.Intent) error {
-	switch {
-	case i == nil:
-		return nil
-	case (i.Kind == scopes.KindJWT) == (i.Grant != nil):
-		return fmt.Errorf("%w: its kind and its intent disagree", record.ErrUnrecordable)
-	case i.Grant == nil && sha256.Sum256(i.Claims) != i.ClaimsDigest:
-		return fmt.Errorf("%w: the digest is not that of the claims", record.ErrUnrecordable)
-	}
-	return nil
-}
-
-// judgedBy sets the fields that decide whether the entry is admitted.
-func (e *entry) judgedBy(rec broker.Record) {
-	subject, r := rec.Subject.ID.String(), rec.Request
-	e.catalogue = &rec.Decision.Catalogue
-	if r.IdempotencyKey != "" {
-		e.subject, e.key = &subject, &r.IdempotencyKey
-	}
-	if rec.Decision.Outcome == scopes.Deny {
-		return
-	}
-	e.subject, e.task, e.scope = &subject, &r.Task, &r.Scope
-	if rec.Decision.Outcome == scopes.Allow && !rec.Expires.IsZero() {
-		ends := record.Stored(rec.Expires)
-		e.ends = &ends
-	}
-}
-
 // Refuse implements [broker.Ledger]. It gives the refusal an id if it has none: if the answer to the commit is lost, the
 // read-back looks for that id. Without one, the refusal might be counted twice.
 func (l *Ledger) Refuse(ctx context.Context, ref broker.Refusal) error {
 	if ref.ID == "" {
-		id, err := uuid.NewV7()
-		if err != nil {
-			return fmt.Errorf("making an id: %w", err)
-		}
-		ref.ID = id.String()
+		ref.ID = uuid.Must(uuid.NewV7()).String()
 	}
 	e, err := newEntry(kindRefused, ref.ID, ref.Time)
 	if err != nil {
 		return err
 	}
 	body := refusalBody{
-		Version: record.BodyVersion, Kind: kindRefused, ID: ref.ID, Time: e.time, Code: ref.Code, Detail: ref.Detail,
+		Header: e.header(), Code: ref.Code, Detail: ref.Detail,
 		PersonID: ref.Person, Remote: ref.Remote, Operation: ref.Operation, Suppressed: ref.Suppressed,
 	}
 	if ref.Subject != nil {
 		subject := subjectOf(*ref.Subject)
 		body.Subject = &subject
 	}
-	if e, err = e.with(body); err != nil {
-		return err
-	}
-	_, err = l.append(ctx, e)
-	return err
+	return l.add(ctx, e, body)
 }
 
 func newEntry(kind, id string, at time.Time) (entry, error) {
@@ -287,6 +268,24 @@ func newEntry(kind, id string, at time.Time) (entry, error) {
 		return entry{}, fmt.Errorf("%w: its id is not a UUID", record.ErrUnrecordable)
 	}
 	return entry{kind: kind, id: pgtype.UUID{Bytes: parsed, Valid: true}, time: record.Stored(at)}, nil
+}
+
+// newCommand returns the entry of a command with a new id. That cannot fail, because crypto/rand cannot.
+func newCommand(kind string, at time.Time) entry {
+	return entry{kind: kind, id: pgtype.UUID{Bytes: uuid.Must(uuid.NewV7()), Valid: true}, time: record.Stored(at), command: true}
+}
+
+func (e entry) header() record.Header {
+	return record.Header{Version: record.BodyVersion, Kind: e.kind, ID: uuid.UUID(e.id.Bytes).String(), Time: e.time}
+}
+
+// add appends an entry with a body.
+func (l *Ledger) add(ctx context.Context, e entry, body any) error {
+	e, err := e.with(body)
+	if err == nil {
+		_, err = l.append(ctx, e)
+	}
+	return err
 }
 
 // with sets the body and its leaf hash.
@@ -303,14 +302,6 @@ func seconds(d time.Duration) int64 { return int64(d / time.Second) }
 func subjectOf(s broker.Subject) subjectBody {
 	return subjectBody{
 		SPIFFEID: s.ID.String(), TrustDomain: s.ID.TrustDomain().Name(), SVID: string(s.Kind), Thumbprint: s.Thumbprint,
-	}
-}
-
-func requestOf(rec broker.Record) requestBody {
-	r := rec.Request
-	return requestBody{
-		Scope: r.Scope, Params: r.Params, TTL: seconds(r.TTL), Task: r.Task, Reason: r.Reason,
-		IdempotencyKey: r.IdempotencyKey, JKT: r.JKT, Digest: hex.EncodeToString(rec.Digest[:]),
 	}
 }
 
@@ -350,4 +341,138 @@ func intentOf(i *broker.Intent) *intentBody {
 		b.StatusList = &placeBody{i.StatusList, i.StatusIndex}
 	}
 	return b
+}
+
+// outcomeBody is the body of the entries that change a record's status.
+type outcomeBody struct {
+	record.Header
+
+	Status string      `json:"status"`
+	Detail string      `json:"detail,omitzero"`
+	Actor  string      `json:"actor,omitzero"`
+	Minted *mintedBody `json:"minted,omitempty"`
+	Term   int64       `json:"term,omitzero"`
+}
+
+type mintedBody struct {
+	Accessor string `json:"accessor,omitzero"`
+	Lease    string `json:"lease,omitzero"`
+	Name     string `json:"name,omitzero"`
+	Digest   string `json:"digest,omitzero"`
+}
+
+// outcomes are the statuses that a record can move to. plainOutcomes are those of them that have no code for a reason.
+var (
+	outcomes = []broker.Status{
+		broker.StatusIssued, broker.StatusFailed, broker.StatusUnknown, broker.StatusCompensated, broker.StatusRevoking,
+		broker.StatusRevoked, broker.StatusReleased, broker.StatusExpired,
+		broker.StatusUsed,
+	}
+	plainOutcomes = []broker.Status{broker.StatusIssued, broker.StatusExpired, broker.StatusUsed}
+)
+
+// RecordOutcome implements [broker.Ledger]. It also returns broker.ErrNotFound for a record that was never begun.
+func (l *Ledger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
+	if !slices.Contains(outcomes, out.Status) {
+		return fmt.Errorf("%w to %q", broker.ErrNotForward, out.Status)
+	}
+	if (out.Detail == "") != slices.Contains(plainOutcomes, out.Status) {
+		return fmt.Errorf("%w: an outcome needs a code if it was not foreseen, and else has none", record.ErrUnrecordable)
+	}
+	e, err := newEntry(kindOutcome+string(out.Status), out.ID, out.Time)
+	if err != nil {
+		return err
+	}
+	e.alone, e.term = out.ID, out.Term
+	body := outcomeBody{
+		Header: e.header(), Status: string(out.Status), Detail: out.Detail,
+		Actor: out.Actor, Term: out.Term,
+	}
+	if m := out.Minted; m != nil {
+		body.Minted = &mintedBody{Accessor: m.Accessor, Lease: m.Lease, Name: m.Name}
+		if m.Digest != [32]byte{} {
+			body.Minted.Digest = hex.EncodeToString(m.Digest[:])
+		}
+	}
+	return l.add(ctx, e, body)
+}
+
+// Get implements [broker.Ledger].
+func (l *Ledger) Get(ctx context.Context, id string, reach broker.Reach) (*broker.View, error) {
+	parsed, err := record.ParseID(id)
+	if err != nil || record.ReachesNothing(reach) {
+		return nil, broker.ErrNotFound
+	}
+	args := pgx.NamedArgs{"id": [16]byte(parsed)}
+	rows, err := l.read.Query(ctx, `
+		SELECT `+record.Columns+` FROM issuances
+		WHERE id = @id AND `+record.Within(reach, "trust_domain", args), args)
+	found, err := postgres.CollectOne(rows, err, pgx.RowToStructByName[record.Row])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, broker.ErrNotFound
+	}
+	if err != nil {
+		return nil, postgres.Unavailable("reading a record", err)
+	}
+	return found.View()
+}
+
+const kindReported = "issuance.reported"
+
+// useBody is the body of the entries that report how often a credential was used.
+type useBody struct {
+	record.Header
+
+	Actor      subjectBody `json:"actor"`
+	Calls      int64       `json:"calls"`
+	LastUsedAt time.Time   `json:"last_used_at,omitzero"`
+}
+
+// Report implements [broker.Usage]. It reads before it appends, so a report that is repeated or made up costs no commit.
+func (l *Ledger) Report(ctx context.Context, use broker.Use) (broker.Use, error) {
+	use.Time, use.LastUsed = record.Stored(use.Time), record.Stored(use.LastUsed)
+	e, err := newEntry(kindReported, use.Issuance, use.Time)
+	if err == nil {
+		e.command, e.overtakes, e.alone = true, true, use.Issuance
+		e, err = e.with(useBody{
+			Header: e.header(), Actor: subjectOf(use.Holder.Workload),
+			Calls: use.Calls, LastUsedAt: use.LastUsed,
+		})
+	}
+	if err != nil {
+		return broker.Use{}, err
+	}
+	for range 2 {
+		said, found, err := l.reported(ctx, use)
+		if err != nil || found {
+			return said, err
+		}
+		if _, err = l.append(ctx, e); !errors.Is(err, broker.ErrOvertaken) {
+			return use, err
+		}
+	}
+	return broker.Use{}, broker.ErrNotFound // the issuance is being pruned
+}
+
+// reported returns what the holder has reported before. It returns broker.ErrNotFound if there is no report and the holder
+// may not make one.
+func (l *Ledger) reported(ctx context.Context, use broker.Use) (said broker.Use, found bool, err error) {
+	var may bool
+	var calls *int64
+	var at, last *time.Time
+	err = l.read.QueryRow(ctx, `
+		SELECT reportable(@id, @holder), u.calls, u.time, u.last_used_at
+		FROM (VALUES (@id::uuid)) AS asked (id) LEFT JOIN (
+			SELECT u.* FROM uses AS u JOIN issuances AS i ON i.id = u.issuance WHERE i.spiffe_id = @holder) AS u ON u.issuance = asked.id`,
+		pgx.NamedArgs{"id": use.Issuance, "holder": use.Holder.ID()}).Scan(&may, &calls, &at, &last)
+	switch {
+	case err != nil:
+		return said, false, postgres.Unavailable("reading what was reported", err)
+	case calls != nil:
+		use.Calls, use.Time, use.LastUsed = *calls, at.UTC(), record.Instant(last)
+		return use, true, nil
+	case !may:
+		return said, false, broker.ErrNotFound
+	}
+	return said, false, nil
 }

@@ -1,3 +1,12 @@
+// Package ledger keeps Brevet's record in Postgres. The record is an append-only table of entries, each with a gapless index
+// and a leaf hash. The statement that appends entries also updates the current state of every request that they concern.
+// Commands are entries too. An append checks what commands forbid under the lock that orders all appends, so a command holds
+// on every replica once it is committed. The package also says whether a token is in force, makes every replica forget a token
+// that has ended, and finds live credentials.
+//
+// The package must never report a record as durable before Postgres has confirmed it or a read-back has proven it. It must
+// never send a record a second time when the answer to the first attempt was lost. One bad record must never make other
+// records fail. An error must never contain a connection's URL or a record's contents.
 package ledger
 
 import (
@@ -46,7 +55,7 @@ const (
 	tokenConns = 4
 	// proofConns are for storing used DPoP proofs. Each proof is a separate commit.
 	proofConns = 3
-	// sessionConns are for the sessions of the console.
+	// sessionConns are for the console alone. Anyone can make it look up a session, and no other work may wait for that.
 	sessionConns = 3
 )
 
@@ -164,23 +173,24 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 func (l *Ledger) connect(ctx context.Context, cfg Config) error {
 	for _, p := range []struct {
 		pool    **pgxpool.Pool
-		purpose func(*pgxpool.Config, Config)
+		conns   int32
+		purpose func(*pgxpool.Config)
 	}{
-		{&l.write, l.forWriting},
-		{&l.read, forReading},
-		{&l.live, forLive},
-		{&l.tokens, l.forTokens},
-		{&l.dpopProofs, l.forProofs},
-		{&l.sessions, l.forSessions},
-		{&l.audit, forAuditing},
-		{&l.seals, l.forSealing},
+		{&l.write, writeConns, l.forWriting},
+		{&l.read, cfg.MaxConns, forReading},
+		{&l.live, liveConns, forLive},
+		{&l.tokens, tokenConns, l.forTokens},
+		{&l.dpopProofs, proofConns, l.forWriting},
+		{&l.sessions, sessionConns, l.forWriting},
+		{&l.audit, cfg.AuditConns, forAuditing},
+		{&l.seals, sealConns, l.forWriting},
 	} {
 		at := cfg
 		if p.pool == &l.audit && cfg.AuditURL != "" {
 			at.URL = cfg.AuditURL
 		}
 		var err error
-		if *p.pool, err = openPool(ctx, at, p.purpose); err != nil {
+		if *p.pool, err = openPool(ctx, at, p.conns, p.purpose); err != nil {
 			return err
 		}
 	}
@@ -224,20 +234,19 @@ func (l *Ledger) Ready(ctx context.Context) error {
 // CursorKey returns the key that seals list cursors: 32 secret bytes, the same for all replicas on this schema.
 func (l *Ledger) CursorKey() []byte { return bytes.Clone(l.cursorKey) }
 
-func openPool(ctx context.Context, cfg Config, purpose func(*pgxpool.Config, Config)) (*pgxpool.Pool, error) {
+func openPool(ctx context.Context, cfg Config, conns int32, purpose func(*pgxpool.Config)) (*pgxpool.Pool, error) {
 	pc, err := migrations.ParseURL(cfg.URL)
 	if err != nil {
 		return nil, err
 	}
-	pc.ConnConfig.Tracer = cfg.Tracer
-	purpose(pc, cfg)
+	pc.MaxConns, pc.ConnConfig.Tracer = conns, cfg.Tracer
+	purpose(pc)
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	return pool, postgres.Unavailable("opening a pool", err)
 }
 
 // forWriting sets no statement_timeout: a cancelled wait for a standby reports success (see postgres.NoteWarning).
-func (l *Ledger) forWriting(pc *pgxpool.Config, _ Config) {
-	pc.MaxConns = writeConns
+func (l *Ledger) forWriting(pc *pgxpool.Config) {
 	pc.ConnConfig.OnNotice = postgres.NoteWarning
 	pc.AfterConnect = l.checkPrimary
 	params := pc.ConnConfig.RuntimeParams
@@ -249,25 +258,7 @@ func (l *Ledger) forWriting(pc *pgxpool.Config, _ Config) {
 	}
 }
 
-func (l *Ledger) forSealing(pc *pgxpool.Config, cfg Config) {
-	l.forWriting(pc, cfg)
-	pc.MaxConns = sealConns
-}
-
-func (l *Ledger) forProofs(pc *pgxpool.Config, cfg Config) {
-	l.forWriting(pc, cfg)
-	pc.MaxConns = proofConns
-}
-
-// forSessions configures connections that only the console uses. Anyone can make the console look up a session, and no other
-// work may wait for that.
-func (l *Ledger) forSessions(pc *pgxpool.Config, cfg Config) {
-	l.forWriting(pc, cfg)
-	pc.MaxConns = sessionConns
-}
-
-func forReading(pc *pgxpool.Config, cfg Config) {
-	pc.MaxConns = cfg.MaxConns
+func forReading(pc *pgxpool.Config) {
 	// A pooled connection may have died with its server. A ping detects that before a query fails.
 	pc.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
 	params := pc.ConnConfig.RuntimeParams
@@ -282,25 +273,22 @@ func forReading(pc *pgxpool.Config, cfg Config) {
 }
 
 // forLive configures reads that never go to a standby, which may not know yet what has just been issued.
-func forLive(pc *pgxpool.Config, cfg Config) {
-	forReading(pc, cfg)
-	pc.MaxConns = liveConns
+func forLive(pc *pgxpool.Config) {
+	forReading(pc)
 	pc.AfterConnect = postgres.CheckDurable
 }
 
 // forTokens is like forLive, with separate connections: token lookups are frequent and must not delay the end of a token. A
 // primary that does not hold the last end of a token may not answer lookups.
-func (l *Ledger) forTokens(pc *pgxpool.Config, cfg Config) {
-	forLive(pc, cfg)
-	pc.MaxConns = tokenConns
+func (l *Ledger) forTokens(pc *pgxpool.Config) {
+	forLive(pc)
 	pc.AfterConnect = l.checkPrimary
 	pc.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan" // there is only one query for a token
 }
 
 // forAuditing is like forReading, with separate connections and a short timeout, because an auditor can search for anything.
-func forAuditing(pc *pgxpool.Config, cfg Config) {
-	forReading(pc, cfg)
-	pc.MaxConns = cfg.AuditConns
+func forAuditing(pc *pgxpool.Config) {
+	forReading(pc)
 	pc.ConnConfig.RuntimeParams["statement_timeout"] = "2s"
 }
 

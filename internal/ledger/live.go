@@ -19,18 +19,12 @@ const liveColumns = `
 	coalesce(vault_accessor, '') AS vault_accessor, coalesce(vault_lease, '') AS vault_lease`
 
 type liveRow struct {
-	ID             uuid.UUID
-	SPIFFEID       string `db:"spiffe_id"`
-	Task           string
-	Scope          string
-	CredentialKind string
-	Status         string
-	StatusDetail   string
-	Actor          string
-	StatusTime     time.Time
-	ExpiresAt      time.Time
-	VaultAccessor  string
-	VaultLease     string
+	ID                          uuid.UUID
+	SPIFFEID                    string `db:"spiffe_id"`
+	Task, Scope, CredentialKind string
+	Status, StatusDetail, Actor string
+	StatusTime, ExpiresAt       time.Time
+	VaultAccessor, VaultLease   string
 }
 
 // ofOne are the conditions of a selector that few of all records meet.
@@ -168,10 +162,7 @@ func (l *Ledger) Deadlines(ctx context.Context, limit int) ([]broker.Task, error
 	rows, err := l.live.Query(ctx, `
 		SELECT spiffe_id, task FROM task_ends WHERE NOT ended AND ends_at <= now() ORDER BY ends_at LIMIT @limit`,
 		pgx.NamedArgs{"limit": limit})
-	if err != nil {
-		return nil, postgres.Unavailable("listing deadlines", err)
-	}
-	tasks, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.Task])
+	tasks, err := postgres.Collect(rows, err, pgx.RowToStructByPos[broker.Task])
 	return tasks, postgres.Unavailable("listing deadlines", err)
 }
 
@@ -189,10 +180,7 @@ func (l *Ledger) RequestsOfEndedTasks(ctx context.Context, task broker.Task, lim
 			AND (@spiffe_id::text = '' OR i.spiffe_id = @spiffe_id AND i.task = @task)
 		LIMIT @limit`,
 		pgx.NamedArgs{"spiffe_id": task.SPIFFEID, "task": task.Task, "limit": limit})
-	if err != nil {
-		return nil, postgres.Unavailable("listing requests of ended tasks", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.EndedTaskRequest])
+	found, err := postgres.Collect(rows, err, pgx.RowToStructByPos[broker.EndedTaskRequest])
 	return found, postgres.Unavailable("listing requests of ended tasks", err)
 }
 
@@ -207,10 +195,7 @@ func (l *Ledger) Quarantines(ctx context.Context, reach broker.Reach) ([]broker.
 		SELECT spiffe_id, since, coalesce(actor, ''), reason, command::text, entry_index FROM quarantines
 		WHERE `+record.Within(reach, "split_part(spiffe_id, '/', 3)", args)+`
 		ORDER BY spiffe_id`, args)
-	if err != nil {
-		return nil, postgres.Unavailable("listing quarantines", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[broker.Quarantine])
+	found, err := postgres.Collect(rows, err, pgx.RowToStructByPos[broker.Quarantine])
 	for i := range found {
 		found[i].Since = found[i].Since.UTC()
 	}
@@ -218,10 +203,7 @@ func (l *Ledger) Quarantines(ctx context.Context, reach broker.Reach) ([]broker.
 }
 
 func collectLive(rows pgx.Rows, err error, doing string) ([]broker.LiveCredential, error) {
-	if err != nil {
-		return nil, postgres.Unavailable(doing, err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[liveRow])
+	found, err := postgres.Collect(rows, err, pgx.RowToStructByName[liveRow])
 	if err != nil {
 		return nil, postgres.Unavailable(doing, err)
 	}

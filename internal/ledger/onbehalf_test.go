@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
@@ -61,8 +62,8 @@ func TestNobodyDecidesForThemselves(t *testing.T) {
 			t.Errorf("Bob has made it %s", step.Becomes)
 		}
 	}
-	dave := broker.Voter{ID: "https://idp.test#dave", Name: "Dave", Groups: []string{"oncall"}, SaidAt: saidEarlier}
-	for i, who := range []broker.Voter{carolVotes, dave} {
+	dave := approval.Voter{ID: "https://idp.test#dave", Name: "Dave", Groups: []string{"oncall"}, SaidAt: saidEarlier}
+	for i, who := range []approval.Voter{carolVotes, dave} {
 		becomes := []broker.Status{broker.StatusPending, broker.StatusApproved}[i]
 		if err := cast(t, l, rec, who, broker.Transition{Was: broker.StatusPending, Votes: i, Becomes: becomes}); err != nil {
 			t.Fatal(err)
@@ -100,13 +101,13 @@ func TestAYesForTheTaskIsForOnePerson(t *testing.T) {
 	for name, first := range map[string]func(*broker.Record){"Bob": onBobsBehalf, "nobody": nobodys} {
 		asked := quick(first)
 		begin(t, l, asked)
-		dave := broker.Voter{ID: "https://idp.test#dave", Name: "Dave", Groups: []string{"oncall"}, SaidAt: saidEarlier}
+		dave := approval.Voter{ID: "https://idp.test#dave", Name: "Dave", Groups: []string{"oncall"}, SaidAt: saidEarlier}
 		if _, err := l.UpsertPerson(t.Context(), dave, start); err != nil {
 			t.Fatal(err)
 		}
 		err := l.Apply(t.Context(), broker.Transition{
 			Request: asked.ID, Was: broker.StatusPending, Becomes: broker.StatusApproved, Actor: dave.ID, Time: time.Now(),
-			Vote: &broker.Vote{Voter: dave, Verdict: broker.Approve, Covers: broker.CoverTask, Time: time.Now()},
+			Vote: &approval.Vote{Voter: dave, Verdict: approval.Approve, Covers: approval.CoverTask, Time: time.Now()},
 			Hash: (&broker.ApprovalRequest{View: broker.View{Canonical: asked.Canonical}}).Hash(),
 		})
 		if err != nil {

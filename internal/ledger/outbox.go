@@ -7,6 +7,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
+	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
@@ -33,8 +34,7 @@ type Outbox struct {
 
 // OpenOutbox connects to the schema that a Ledger with the same cfg uses. MaxConns and FlushTimeout are not used.
 func OpenOutbox(ctx context.Context, cfg Config) (*Outbox, error) {
-	pool, err := openPool(ctx, cfg, func(pc *pgxpool.Config, _ Config) {
-		pc.MaxConns = outboxConns
+	pool, err := openPool(ctx, cfg, outboxConns, func(pc *pgxpool.Config) {
 		pc.AfterConnect = postgres.CheckDurable
 		pc.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
 		pc.ConnConfig.RuntimeParams["statement_timeout"] = "5s"
@@ -172,18 +172,6 @@ type picked struct {
 	Moot                       bool
 }
 
-func (p picked) notice() *broker.Notice {
-	n := broker.Notice{
-		ID: p.ID, Kind: broker.NoticeKind(p.Kind), Time: p.Time.UTC(), Request: p.Request, Status: broker.Status(p.Status),
-		SPIFFEID: p.SPIFFEID, Scope: p.Scope, Authority: p.Authority, Resource: p.Resource, Task: p.Task,
-		Group: p.ApprovalGroup, Quorum: p.ApprovalQuorum, Attempts: p.Attempts, Index: p.EntryIndex,
-	}
-	if p.ExpiresAt != nil {
-		n.Expires = p.ExpiresAt.UTC()
-	}
-	return &n
-}
-
 // pick returns the oldest notice that is due, and whether it is moot. A notice is moot if its request no longer waits or
 // never had to, if a person has ended a wait that it reports as expired, or if the revocation that it reports as late has
 // ended.
@@ -191,17 +179,18 @@ func (o *Outbox) pick(ctx context.Context, name string) (n *broker.Notice, moot 
 	rows, err := o.pool.Query(ctx, pickSQL, pgx.NamedArgs{
 		"name": name, "lease": broker.NoticeLease, "stand_in": scopes.BreakGlassQuorum,
 	})
-	if err != nil {
-		return nil, false, postgres.Unavailable("picking a notice", err)
-	}
-	p, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[picked])
+	p, err := postgres.CollectOne(rows, err, pgx.RowToStructByName[picked])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, false, nil
 	}
 	if err != nil {
 		return nil, false, postgres.Unavailable("picking a notice", err)
 	}
-	return p.notice(), p.Moot, nil
+	return &broker.Notice{
+		ID: p.ID, Kind: broker.NoticeKind(p.Kind), Time: p.Time.UTC(), Request: p.Request, Status: broker.Status(p.Status),
+		SPIFFEID: p.SPIFFEID, Scope: p.Scope, Authority: p.Authority, Resource: p.Resource, Task: p.Task,
+		Group: p.ApprovalGroup, Quorum: p.ApprovalQuorum, Attempts: p.Attempts, Index: p.EntryIndex, Expires: record.Instant(p.ExpiresAt),
+	}, p.Moot, nil
 }
 
 // MarkDelivered implements [broker.Outbox].

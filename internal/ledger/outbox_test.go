@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/internal/testkit"
@@ -98,14 +99,14 @@ func TestNoticesOfWhatIsRemembered(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	first := waits(t, l)
-	for i, who := range []broker.Voter{bobVotes, carolVotes} {
+	for i, who := range []approval.Voter{bobVotes, carolVotes} {
 		if _, err := l.UpsertPerson(t.Context(), who, start); err != nil {
 			t.Fatal(err)
 		}
 		at := time.Now()
 		if err := l.Apply(t.Context(), broker.Transition{
 			Request: first.ID, Was: "pending", Votes: i, Becomes: []broker.Status{"pending", "approved"}[i], Time: at, Actor: who.ID,
-			Vote: &broker.Vote{Voter: who, Verdict: broker.Approve, Covers: broker.CoverTask, Time: at},
+			Vote: &approval.Vote{Voter: who, Verdict: approval.Approve, Covers: approval.CoverTask, Time: at},
 			Hash: (&broker.ApprovalRequest{View: broker.View{Canonical: first.Canonical}}).Hash(),
 		}); err != nil {
 			t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/passkey"
@@ -23,10 +24,8 @@ const (
 
 // passkeyBody is the body of the entries that register a passkey. Binary values are in base64url. All of it is public.
 type passkeyBody struct {
-	Version    int       `json:"version"`
-	Kind       string    `json:"kind"`
-	ID         string    `json:"id"`
-	Time       time.Time `json:"time"`
+	record.Header
+
 	Actor      actorBody `json:"actor"` // the passkey's owner
 	Name       string    `json:"name"`
 	Site       string    `json:"relying_party"`
@@ -40,10 +39,8 @@ type passkeyBody struct {
 
 // removalBody is the body of the entries that remove a passkey.
 type removalBody struct {
-	Version int       `json:"version"`
-	Kind    string    `json:"kind"`
-	ID      string    `json:"id"`
-	Time    time.Time `json:"time"`
+	record.Header
+
 	Actor   actorBody `json:"actor"`
 	Passkey string    `json:"passkey"`
 }
@@ -51,48 +48,31 @@ type removalBody struct {
 var inBase64 = base64.RawURLEncoding.Strict()
 
 // AddPasskey implements [broker.Passkeys].
-func (l *Ledger) AddPasskey(ctx context.Context, p broker.Passkey, by broker.Voter) error {
+func (l *Ledger) AddPasskey(ctx context.Context, p broker.Passkey, by approval.Voter) error {
 	e, err := newEntry(kindRegistered, p.ID, p.Time)
 	if err != nil {
 		return err
 	}
 	digest := p.Key.Digest()
 	e.command, e.overtakes, e.alone = true, true, "passkeys"
-	e, err = e.with(passkeyBody{
-		Version: record.BodyVersion, Kind: kindRegistered, ID: p.ID, Time: e.time, Actor: actorBody{ID: by.ID, Name: by.Name},
+	return l.add(ctx, e, passkeyBody{
+		Header: e.header(), Actor: actorBody{ID: by.ID, Name: by.Name},
 		Name: p.Name, Site: p.Site, Credential: inBase64.EncodeToString(p.Key.Credential),
 		PublicKey: inBase64.EncodeToString(p.Key.PublicKey), Digest: hex.EncodeToString(digest[:]),
 		Algorithm: p.Key.Algorithm, SignCount: p.Key.SignCount, Transports: append([]string{}, p.Key.Transports...),
 	})
-	if err != nil {
-		return err
-	}
-	_, err = l.append(ctx, e)
-	return err
 }
 
 // RemovePasskey implements [broker.Passkeys].
-func (l *Ledger) RemovePasskey(ctx context.Context, id string, by broker.Voter, at time.Time) error {
+func (l *Ledger) RemovePasskey(ctx context.Context, id string, by approval.Voter, at time.Time) error {
 	if _, err := record.ParseID(id); err != nil {
 		return broker.ErrOvertaken
 	}
-	own, err := uuid.NewV7()
-	if err != nil {
-		return err
-	}
-	e, err := newEntry(kindRemoved, own.String(), at)
-	if err != nil {
-		return err
-	}
-	e.command, e.overtakes, e.alone = true, true, "passkeys"
-	e, err = e.with(removalBody{
-		Version: record.BodyVersion, Kind: kindRemoved, ID: own.String(), Time: e.time, Actor: actorBody{ID: by.ID, Name: by.Name}, Passkey: id,
+	e := newCommand(kindRemoved, at)
+	e.overtakes, e.alone = true, "passkeys"
+	return l.add(ctx, e, removalBody{
+		Header: e.header(), Actor: actorBody{ID: by.ID, Name: by.Name}, Passkey: id,
 	})
-	if err != nil {
-		return err
-	}
-	_, err = l.append(ctx, e)
-	return err
 }
 
 // passkeyRow is a row of passkeys, with the body of the entry that it names.
@@ -143,10 +123,7 @@ func (l *Ledger) Passkeys(ctx context.Context, person string) ([]broker.Passkey,
 		SELECT `+passkeyColumns+` FROM passkeys AS k `+passkeyEntry+`
 		WHERE k.person = @person AND k.removed_index IS NULL
 		ORDER BY k.entry_index`, pgx.NamedArgs{"person": person})
-	if err != nil {
-		return nil, postgres.Unavailable("reading passkeys", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[passkeyRow])
+	found, err := postgres.Collect(rows, err, pgx.RowToStructByName[passkeyRow])
 	if err != nil {
 		return nil, postgres.Unavailable("reading passkeys", err)
 	}

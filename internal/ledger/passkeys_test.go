@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/internal/testkit"
@@ -14,7 +15,7 @@ import (
 )
 
 // keyOf returns a passkey that a person could register.
-func keyOf(t *testing.T, who broker.Voter) (broker.Passkey, *testkit.Authenticator) {
+func keyOf(t *testing.T, who approval.Voter) (broker.Passkey, *testkit.Authenticator) {
 	t.Helper()
 	a, challenge := testkit.NewAuthenticator(t, testkit.Site.ID, testkit.Audience), []byte("of nobody's choosing")
 	key, err := passkey.Register(a.Register(t, challenge), challenge, testkit.Site)
@@ -26,7 +27,7 @@ func keyOf(t *testing.T, who broker.Voter) (broker.Passkey, *testkit.Authenticat
 	}, a
 }
 
-func adds(t *testing.T, l *ledger.Ledger, who broker.Voter) (broker.Passkey, *testkit.Authenticator) {
+func adds(t *testing.T, l *ledger.Ledger, who approval.Voter) (broker.Passkey, *testkit.Authenticator) {
 	t.Helper()
 	if _, err := l.UpsertPerson(t.Context(), who, moment()); err != nil {
 		t.Fatal(err)
@@ -39,7 +40,7 @@ func adds(t *testing.T, l *ledger.Ledger, who broker.Voter) (broker.Passkey, *te
 }
 
 // keyOfAnother returns a passkey with a public key that another person already has, under a different credential.
-func keyOfAnother(t *testing.T, who broker.Voter, another broker.Passkey) broker.Passkey {
+func keyOfAnother(t *testing.T, who approval.Voter, another broker.Passkey) broker.Passkey {
 	t.Helper()
 	p, _ := keyOf(t, who)
 	p.Key.PublicKey = another.Key.PublicKey
@@ -140,10 +141,10 @@ func TestPasskeysAreNotForged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	vote := func(who broker.Voter, becomes broker.Status, signed string, key *passkey.Key) error {
+	vote := func(who approval.Voter, becomes broker.Status, signed string, key *passkey.Key) error {
 		return l.Apply(t.Context(), broker.Transition{
 			Request: request.ID, Was: broker.StatusPending, Becomes: becomes, Time: time.Now(), Actor: who.ID, Hash: hash,
-			Vote: &broker.Vote{Voter: who, Verdict: broker.Approve, Covers: broker.CoverRequest, Time: time.Now(), Assertion: signed, Key: key},
+			Vote: &approval.Vote{Voter: who, Verdict: approval.Approve, Covers: approval.CoverRequest, Time: time.Now(), Assertion: signed, Key: key},
 		})
 	}
 	if err := vote(bobVotes, broker.StatusPending, "", nil); err == nil {
@@ -173,7 +174,7 @@ func TestTheLedgerCountsWhatItsKeysHaveSigned(t *testing.T) {
 		begin(t, l, request)
 		hash := (&broker.ApprovalRequest{View: broker.View{Canonical: request.Canonical}}).Hash()
 		var p broker.Passkey
-		for i, who := range []broker.Voter{bobVotes, carolVotes} {
+		for i, who := range []approval.Voter{bobVotes, carolVotes} {
 			var a *testkit.Authenticator
 			p, a = adds(t, l, who)
 			assertion, err := passkey.ParseAssertion(a.Assert(t, hash[:]))
@@ -182,8 +183,8 @@ func TestTheLedgerCountsWhatItsKeysHaveSigned(t *testing.T) {
 			}
 			err = l.Apply(t.Context(), broker.Transition{
 				Request: request.ID, Was: broker.StatusPending, Votes: i, Becomes: []broker.Status{broker.StatusPending, broker.StatusApproved}[i],
-				Time: time.Now(), Actor: who.ID, Hash: hash, Vote: &broker.Vote{
-					Voter: who, Verdict: broker.Approve, Covers: broker.CoverRequest, Assertion: assertion.String(), Key: &p.Key,
+				Time: time.Now(), Actor: who.ID, Hash: hash, Vote: &approval.Vote{
+					Voter: who, Verdict: approval.Approve, Covers: approval.CoverRequest, Assertion: assertion.String(), Key: &p.Key,
 				},
 			})
 			if err != nil {

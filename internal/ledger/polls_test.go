@@ -12,6 +12,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/people"
@@ -257,8 +258,8 @@ func (p *polled) do(t *testing.T, d deed, who people.Person) error {
 		return p.ask(ctx, b, d.Scope)
 	case "approve", "deny":
 		return vote(ctx, b, who, broker.VoteCast{
-			Request: on.id, Verdict: broker.Verdict(d.Kind),
-			Covers: map[bool]broker.Cover{true: broker.CoverTask, false: broker.CoverRequest}[d.Task],
+			Request: on.id, Verdict: approval.Verdict(d.Kind),
+			Covers: map[bool]approval.Cover{true: approval.CoverTask, false: approval.CoverRequest}[d.Task],
 		})
 	case "leave or return":
 		p.left[d.Who] = !p.left[d.Who]

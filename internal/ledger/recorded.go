@@ -17,7 +17,7 @@ import (
 const (
 	// chunkIndexes is how many entry indexes one statement covers.
 	chunkIndexes = 8192
-	// historyTimeout bounds a statement. A chunk takes far less, but measure checks the time of every decision.
+	// historyTimeout bounds a statement. A chunk takes far less, but OpenHistory checks the time of every decision.
 	historyTimeout = "10min"
 )
 
@@ -25,7 +25,7 @@ const (
 //
 // It reads in chunks, so that no long transaction holds back the vacuum of a busy database. The result is that of one
 // snapshot: what it reads of a decision never changes, and a record is visible only after those before it, so all records up
-// to the last one that measure saw are there.
+// to the last one that OpenHistory saw are there.
 //
 // It leaves out exchanged tokens, because nobody requested them. It leaves out what was issued for an approved request, and
 // includes the request. The sandbox asked once, and waited: with both, its request would count twice. A request that waits
@@ -58,7 +58,17 @@ func OpenHistory(ctx context.Context, databaseURL string, since time.Time, reade
 		return nil, postgres.Unavailable("opening a pool", err)
 	}
 	h := &History{pool: pool, since: since, size: chunkIndexes}
-	if err := h.measure(ctx); err != nil {
+	err = postgres.Unavailable("connecting", pool.Ping(ctx))
+	if err == nil {
+		err = postgres.Unavailable("checking the schema", migrations.Check(ctx, pool))
+	}
+	if err == nil {
+		err = postgres.Unavailable("counting decisions", pool.QueryRow(ctx, `
+			SELECT count(*), coalesce(min(entry_index), 0), coalesce(max(entry_index), -1)
+			FROM issuances WHERE time >= @since AND approves IS NULL AND parent IS NULL`,
+			pgx.NamedArgs{"since": since}).Scan(&h.total, &h.first, &h.last))
+	}
+	if err != nil {
 		pool.Close()
 		return nil, err
 	}
@@ -85,20 +95,6 @@ func (l *Ledger) Decisions(ctx context.Context, since time.Time, visit func(scop
 		err = nil
 	}
 	return h.Total(), err
-}
-
-func (h *History) measure(ctx context.Context) error {
-	if err := h.pool.Ping(ctx); err != nil {
-		return postgres.Unavailable("connecting", err)
-	}
-	if err := migrations.Check(ctx, h.pool); err != nil {
-		return postgres.Unavailable("checking the schema", err)
-	}
-	err := h.pool.QueryRow(ctx, `
-		SELECT count(*), coalesce(min(entry_index), 0), coalesce(max(entry_index), -1)
-		FROM issuances WHERE time >= @since AND approves IS NULL AND parent IS NULL`,
-		pgx.NamedArgs{"since": h.since}).Scan(&h.total, &h.first, &h.last)
-	return postgres.Unavailable("counting decisions", err)
 }
 
 // Total returns how many decisions there are.

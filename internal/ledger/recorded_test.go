@@ -12,6 +12,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/migrations"
@@ -120,7 +121,7 @@ func TestHistoryCountsAnApprovedAskOnce(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	const canonical = `{"scope":"git.read"}`
-	voter := broker.Voter{ID: "https://people.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall"}, SaidAt: saidEarlier}
+	voter := approval.Voter{ID: "https://people.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall"}, SaidAt: saidEarlier}
 	voter, err := l.UpsertPerson(t.Context(), voter, start)
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +130,7 @@ func TestHistoryCountsAnApprovedAskOnce(t *testing.T) {
 	begin(t, l, asked)
 	err = l.Apply(t.Context(), broker.Transition{
 		Request: asked.ID, Was: broker.StatusPending, Becomes: broker.StatusApproved, Time: start, Actor: voter.ID,
-		Vote: &broker.Vote{Voter: voter, Verdict: broker.Approve, Time: start},
+		Vote: &approval.Vote{Voter: voter, Verdict: approval.Approve, Time: start},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -75,4 +76,55 @@ func readCheckpoints(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerSt
 		return nil
 	})
 	return err
+}
+
+// Bootstrap returns when the bootstrap admin's time ends or has ended, and whether it still runs, by the database's clock.
+// If the time is over, Bootstrap ends it for good, since a clock may go back. It never reads from a standby, which may not
+// know of the end yet.
+func (l *Ledger) Bootstrap(ctx context.Context) (end time.Time, on bool, err error) {
+	var kept bool
+	err = l.live.QueryRow(ctx, `
+		SELECT least(d.hour, d.bootstrap_ended_at), d.bootstrap_ended_at IS NULL AND clock_timestamp() < d.hour, d.bootstrap_ended_at IS NOT NULL
+		FROM (SELECT created_at + interval '1 hour' AS hour, bootstrap_ended_at FROM deployment) AS d`).Scan(&end, &on, &kept)
+	if err != nil {
+		return time.Time{}, false, postgres.Unavailable("reading the bootstrap admin's time", err)
+	}
+	if !on && !kept {
+		err = l.EndBootstrap(ctx)
+	}
+	return end.UTC(), on, err
+}
+
+// EndBootstrap ends the bootstrap admin's time for good. It does nothing if that has been done.
+func (l *Ledger) EndBootstrap(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.flushTimeout)
+	defer cancel()
+	_, err := l.write.Exec(ctx, `UPDATE deployment SET bootstrap_ended_at = clock_timestamp() WHERE bootstrap_ended_at IS NULL`)
+	return postgres.Unavailable("ending the bootstrap admin's time", err)
+}
+
+// Session returns the data of a console session. It returns [broker.ErrNotFound] if there is no such session, or if it has
+// ended.
+func (l *Ledger) Session(ctx context.Context, id [32]byte) ([]byte, error) {
+	var data []byte
+	err := l.sessions.QueryRow(ctx, `SELECT data FROM sessions WHERE id = $1 AND ends > now() AND data <> ''`, id[:]).Scan(&data)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, broker.ErrNotFound
+	}
+	return data, postgres.Unavailable("reading a session", err)
+}
+
+// KeepSession stores the data of a session, at most 64 KiB, until the session ends. A dropped session stays dropped, even if
+// a call that keeps it was under way.
+func (l *Ledger) KeepSession(ctx context.Context, id [32]byte, data []byte, ends time.Time) error {
+	_, err := l.sessions.Exec(ctx, `
+		INSERT INTO sessions (id, data, ends) VALUES ($1, $2, $3)
+		ON CONFLICT (id) DO UPDATE SET data = excluded.data, ends = excluded.ends WHERE sessions.data <> ''`, id[:], data, ends)
+	return postgres.Unavailable("keeping a session", err)
+}
+
+// DropSession ends a session, if it exists.
+func (l *Ledger) DropSession(ctx context.Context, id [32]byte) error {
+	_, err := l.sessions.Exec(ctx, `UPDATE sessions SET data = '' WHERE id = $1`, id[:])
+	return postgres.Unavailable("dropping a session", err)
 }

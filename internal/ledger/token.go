@@ -5,10 +5,10 @@ import (
 	"slices"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/tokencache"
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -43,7 +43,21 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 	}
 	cache, asked := l.remember()
 	tip := l.tip.Load() // before the query: others append during it
-	chain, err := l.chainOf(ctx, parsed, claims)
+	// The token, and then the tokens that it was exchanged from.
+	rows, err := l.tokens.Query(ctx, `
+		WITH RECURSIVE chain AS (
+			SELECT id, parent, spiffe_id, task, credential_kind, status, expires_at
+			FROM issuances WHERE id = @id AND claims_digest = @claims
+			UNION ALL
+			SELECT p.id, p.parent, p.spiffe_id, p.task, p.credential_kind, p.status, p.expires_at
+			FROM chain JOIN issuances AS p ON p.id = chain.parent
+		)
+		SELECT i.id, i.spiffe_id, i.task, i.credential_kind = 'jwt' AND i.expires_at > now() AND `+unended+` AS active,
+			least(i.expires_at, (SELECT e.ends_at FROM task_ends AS e WHERE e.spiffe_id = i.spiffe_id AND e.task = i.task)) - now() AS left,
+			(SELECT size FROM ledger_head) AS size, coalesce((SELECT digest FROM catalogue_head), '') AS catalogue
+		FROM chain AS i`,
+		pgx.NamedArgs{"id": [16]byte(parsed), "claims": claims[:]})
+	chain, err := postgres.Collect(rows, err, pgx.RowToStructByName[link])
 	if err != nil || len(chain) == 0 {
 		return broker.TokenStanding{}, postgres.Unavailable("reading where a token stands", err)
 	}
@@ -65,27 +79,6 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 		cache.Keep(id, claims, chain[0].Size, asked, links)
 	}
 	return broker.TokenStanding{Active: true, Catalogue: chain[0].Catalogue}, nil
-}
-
-// chainOf reads a token, and then the tokens that it was exchanged from.
-func (l *Ledger) chainOf(ctx context.Context, id uuid.UUID, claims [32]byte) ([]link, error) {
-	rows, err := l.tokens.Query(ctx, `
-		WITH RECURSIVE chain AS (
-			SELECT id, parent, spiffe_id, task, credential_kind, status, expires_at
-			FROM issuances WHERE id = @id AND claims_digest = @claims
-			UNION ALL
-			SELECT p.id, p.parent, p.spiffe_id, p.task, p.credential_kind, p.status, p.expires_at
-			FROM chain JOIN issuances AS p ON p.id = chain.parent
-		)
-		SELECT i.id, i.spiffe_id, i.task, i.credential_kind = 'jwt' AND i.expires_at > now() AND `+unended+` AS active,
-			least(i.expires_at, (SELECT e.ends_at FROM task_ends AS e WHERE e.spiffe_id = i.spiffe_id AND e.task = i.task)) - now() AS left,
-			(SELECT size FROM ledger_head) AS size, coalesce((SELECT digest FROM catalogue_head), '') AS catalogue
-		FROM chain AS i`,
-		pgx.NamedArgs{"id": [16]byte(id), "claims": claims[:]})
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByName[link])
 }
 
 // Alive implements [broker.Tokens]. It trusts the same servers as TokenStanding.
@@ -143,10 +136,6 @@ func (l *Ledger) EndedIn(ctx context.Context, list string) ([]int, error) {
 	if err != nil {
 		return nil, postgres.Unavailable("reading a status list", err)
 	}
-	return endedOf(rows, tip)
-}
-
-func endedOf(rows pgx.Rows, known *tip) ([]int, error) {
 	var (
 		ended  []int
 		place  int
@@ -157,7 +146,7 @@ func endedOf(rows pgx.Rows, known *tip) ([]int, error) {
 		if !active {
 			ended = append(ended, place)
 		}
-		return known.within(size)
+		return tip.within(size)
 	})
 	switch {
 	case err != nil:
@@ -166,4 +155,21 @@ func endedOf(rows pgx.Rows, known *tip) ([]int, error) {
 		return nil, broker.ErrNotFound
 	}
 	return ended, nil
+}
+
+var _ broker.DPoPReplayCache = (*Ledger)(nil)
+
+// UseProof implements [broker.DPoPReplayCache].
+func (l *Ledger) UseProof(ctx context.Context, p dpop.Proof) error {
+	ctx, cancel := context.WithTimeout(ctx, l.flushTimeout)
+	defer cancel()
+	tag, err := l.dpopProofs.Exec(ctx, `
+		INSERT INTO dpop_seen (digest, until) VALUES ($1, $2) ON CONFLICT DO NOTHING`, p.Digest[:], p.Until)
+	switch {
+	case err != nil:
+		return postgres.Unavailable("remembering a proof", err)
+	case tag.RowsAffected() == 0:
+		return dpop.ErrReplayed
+	}
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
@@ -144,7 +145,7 @@ func TestDueByNo(t *testing.T) {
 		Request: refused.ID, Was: broker.StatusRedeemed, Votes: 2, Becomes: broker.StatusRedeemed, Actor: carolVotes.ID, Time: time.Now().Add(-3 * time.Second),
 		Hash: (&broker.ApprovalRequest{View: broker.View{Canonical: refused.Canonical}}).Hash(),
 	}
-	no.Vote = &broker.Vote{Voter: carolVotes, Verdict: broker.Deny, Covers: broker.CoverRequest, Time: no.Time}
+	no.Vote = &approval.Vote{Voter: carolVotes, Verdict: approval.Deny, Covers: approval.CoverRequest, Time: no.Time}
 	if err := l.Apply(t.Context(), no); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,7 @@ package testkit
 import (
 	"testing"
 
-	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/people"
@@ -49,7 +49,7 @@ func (s *Stack) verifier(t testing.TB) *people.Verifier {
 	return v
 }
 
-func (s *Stack) approvalPolicy(t testing.TB) broker.ApprovalPolicy {
+func (s *Stack) approvalPolicy(t testing.TB) approval.Policy {
 	t.Helper()
 	rules, err := people.NewRules(s.options.Rules)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Stack) approvalPolicy(t testing.TB) broker.ApprovalPolicy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return broker.ApprovalPolicy{Rules: rules, Owners: owners}
+	return approval.Policy{Rules: rules, Owners: owners}
 }
 
 // Person returns a client that calls as a person whom the stack's provider knows.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
@@ -202,8 +203,8 @@ var SaidEarlier = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // Bob and Carol are in the group that the pending requests of these tests wait for.
 var (
-	Bob   = broker.Voter{ID: "https://idp.test#bob", Name: "Bob", Handle: "bob", Groups: []string{"oncall"}, SaidAt: SaidEarlier}
-	Carol = broker.Voter{ID: "https://idp.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall"}, SaidAt: SaidEarlier}
+	Bob   = approval.Voter{ID: "https://idp.test#bob", Name: "Bob", Handle: "bob", Groups: []string{"oncall"}, SaidAt: SaidEarlier}
+	Carol = approval.Voter{ID: "https://idp.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall"}, SaidAt: SaidEarlier}
 )
 
 // Waiting begins a request that two people have to approve.
@@ -218,15 +219,15 @@ func Waiting(t testing.TB, l *ledger.Ledger) broker.Record {
 }
 
 // Vote records a vote, and first the person who casts it.
-func Vote(t testing.TB, l *ledger.Ledger, rec broker.Record, who broker.Voter, step broker.Transition) error {
+func Vote(t testing.TB, l *ledger.Ledger, rec broker.Record, who approval.Voter, step broker.Transition) error {
 	t.Helper()
 	if _, err := l.UpsertPerson(t.Context(), who, RecordTime()); err != nil {
 		t.Fatal(err)
 	}
 	step.Request, step.Actor, step.Time = rec.ID, who.ID, time.Now()
-	step.Vote = &broker.Vote{Voter: who, Verdict: broker.Approve, Covers: broker.CoverRequest, Time: step.Time}
+	step.Vote = &approval.Vote{Voter: who, Verdict: approval.Approve, Covers: approval.CoverRequest, Time: step.Time}
 	if step.Becomes == broker.StatusRejected {
-		step.Vote.Verdict = broker.Deny
+		step.Vote.Verdict = approval.Deny
 	}
 	step.Hash = (&broker.ApprovalRequest{View: broker.View{Canonical: rec.Canonical}}).Hash()
 	return l.Apply(t.Context(), step)
@@ -236,7 +237,7 @@ func Vote(t testing.TB, l *ledger.Ledger, rec broker.Record, who broker.Voter, s
 func Approved(t testing.TB, l *ledger.Ledger) broker.Record {
 	t.Helper()
 	rec := Waiting(t, l)
-	for i, who := range []broker.Voter{Bob, Carol} {
+	for i, who := range []approval.Voter{Bob, Carol} {
 		becomes := []broker.Status{broker.StatusPending, broker.StatusApproved}[i]
 		if err := Vote(t, l, rec, who, broker.Transition{Was: broker.StatusPending, Votes: i, Becomes: becomes}); err != nil {
 			t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/openapi"
@@ -20,9 +20,9 @@ var (
 	approverRules = []people.Rule{{Role: people.RoleApprover, Group: "oncall"}}
 )
 
-func approvalPolicy() (broker.ApprovalPolicy, error) {
+func approvalPolicy() (approval.Policy, error) {
 	rules, err := people.NewRules(approverRules)
-	return broker.ApprovalPolicy{Rules: rules}, err
+	return approval.Policy{Rules: rules}, err
 }
 
 // quorumPoints makes a replica fail after people have approved a request and before the intent is committed (C9). The failure

@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 )
 
-var voters = []broker.Voter{
+var voters = []approval.Voter{
 	{ID: "https://idp.test#bob", Name: "Bob", Handle: "bob", Groups: []string{"oncall"}},
 	{ID: "https://idp.test#carol", Name: "Carol", Handle: "carol", Groups: []string{"oncall", "leads"}},
 	{ID: "https://idp.test#dave", Name: "Dave", Handle: "dave", Groups: []string{"leads"}},
@@ -36,9 +37,9 @@ func (w *world) approval(n int) {
 		w.vote(asked, voters[0], broker.Transition{Was: broker.StatusPending, Becomes: broker.StatusPending})
 		w.vote(asked, voters[1], broker.Transition{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusRejected})
 	case 2: // two of another group break glass
-		w.vote(asked, voters[1], broker.Transition{Was: broker.StatusPending, Becomes: broker.StatusPending, Vote: &broker.Vote{Verdict: broker.BreakGlass}})
+		w.vote(asked, voters[1], broker.Transition{Was: broker.StatusPending, Becomes: broker.StatusPending, Vote: &approval.Vote{Verdict: approval.BreakGlass}})
 		w.vote(asked, voters[2], broker.Transition{
-			Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved, Vote: &broker.Vote{Verdict: broker.BreakGlass},
+			Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved, Vote: &approval.Vote{Verdict: approval.BreakGlass},
 		})
 		w.begin(w.redeeming(n, asked, scopes.ReasonBreakGlass))
 	case 3:
@@ -66,14 +67,14 @@ func (w *world) signing(n int) {
 		w.must(err)
 		w.vote(asked, who, broker.Transition{
 			Was: broker.StatusPending, Votes: i, Becomes: []broker.Status{broker.StatusPending, broker.StatusApproved}[i],
-			Vote: &broker.Vote{Verdict: broker.Approve, Assertion: assertion.String(), Key: &p.Key},
+			Vote: &approval.Vote{Verdict: approval.Approve, Assertion: assertion.String(), Key: &p.Key},
 		})
 	}
 	w.begin(w.redeeming(n, asked, scopes.ReasonApproved))
 }
 
 // registered returns a person's passkey, and registers it first if the person has none.
-func (w *world) registered(who broker.Voter) (broker.Passkey, *testkit.Authenticator) {
+func (w *world) registered(who approval.Voter) (broker.Passkey, *testkit.Authenticator) {
 	w.t.Helper()
 	if has, err := w.l.Passkeys(w.t.Context(), who.ID); err != nil || len(has) > 0 {
 		w.must(err)
@@ -94,7 +95,7 @@ func (w *world) registered(who broker.Voter) (broker.Passkey, *testkit.Authentic
 }
 
 // removed registers a passkey, and removes it.
-func (w *world) removed(who broker.Voter) {
+func (w *world) removed(who approval.Voter) {
 	w.t.Helper()
 	p, _ := w.registered(who)
 	w.must(w.l.RemovePasskey(w.t.Context(), p.ID, who, w.begun.Add(time.Second)))
@@ -108,21 +109,21 @@ func (w *world) redeeming(n int, asked broker.Record, code string) broker.Record
 	})
 }
 
-func (w *world) vote(asked broker.Record, who broker.Voter, step broker.Transition) {
+func (w *world) vote(asked broker.Record, who approval.Voter, step broker.Transition) {
 	w.t.Helper()
 	who.SaidAt = w.begun
 	_, err := w.l.UpsertPerson(w.t.Context(), who, w.begun)
 	w.must(err)
 	step.Request, step.Actor = asked.ID, who.ID
-	verdict, covers, signed := broker.Approve, broker.CoverTask, broker.Vote{}
+	verdict, covers, signed := approval.Approve, approval.CoverTask, approval.Vote{}
 	switch {
 	case step.Vote != nil:
-		verdict, covers = step.Vote.Verdict, broker.CoverRequest
+		verdict, covers = step.Vote.Verdict, approval.CoverRequest
 		signed = *step.Vote
 	case step.Becomes == broker.StatusRejected:
-		verdict, covers = broker.Deny, broker.CoverRequest
+		verdict, covers = approval.Deny, approval.CoverRequest
 	}
-	step.Vote = &broker.Vote{Voter: who, Verdict: verdict, Covers: covers, Note: "well", Assertion: signed.Assertion, Key: signed.Key}
+	step.Vote = &approval.Vote{Voter: who, Verdict: verdict, Covers: covers, Note: "well", Assertion: signed.Assertion, Key: signed.Key}
 	step.Hash = (&broker.ApprovalRequest{View: broker.View{Canonical: asked.Canonical}}).Hash()
 	w.cast(step)
 }

@@ -5,13 +5,21 @@
 package record
 
 import (
+	"bytes"
+	stdjson "encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
@@ -56,4 +64,97 @@ func ScanHash(row pgx.CollectableRow) (hash tlog.Hash, err error) {
 	err = row.Scan(&raw)
 	copy(hash[:], raw)
 	return hash, err
+}
+
+// BodyVersion is the version of the form of bodies.
+const BodyVersion = 1
+
+const maxBody = 64 << 10
+
+// Header begins the body of each entry.
+type Header struct {
+	Version int       `json:"version"` // BodyVersion
+	Kind    string    `json:"kind"`
+	ID      string    `json:"id"`
+	Time    time.Time `json:"time"`
+}
+
+// ErrUnrecordable means that the ledger cannot hold this record, now or later.
+var ErrUnrecordable = errors.New("record cannot be kept")
+
+// Stored returns the time as Postgres keeps it: in UTC and in whole microseconds.
+func Stored(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
+
+// numbers writes a json.Number with the text that the decoder kept.
+var numbers = json.WithMarshalers(json.MarshalToFunc(func(enc *jsontext.Encoder, n stdjson.Number) error {
+	return enc.WriteValue(jsontext.Value(n))
+}))
+
+// Encode returns the body of an entry and its leaf hash. The body is in RFC 8785 form, except that integers keep all their
+// digits. Encode refuses, for this record alone, what Postgres would refuse for the whole batch.
+func Encode(body any) (canonical []byte, leaf tlog.Hash, err error) {
+	encoded, err := json.Marshal(body, numbers)
+	if err != nil {
+		return nil, leaf, fmt.Errorf("%w: it has no JSON form", ErrUnrecordable) // leave out the cause: it quotes the record
+	}
+	value := jsontext.Value(encoded)
+	if err := value.Canonicalize(jsontext.CanonicalizeRawInts(false)); err != nil {
+		return nil, leaf, fmt.Errorf("%w: it has no canonical JSON form", ErrUnrecordable)
+	}
+	if len(value) > maxBody {
+		return nil, leaf, fmt.Errorf("%w: it is larger than %d bytes", ErrUnrecordable, maxBody)
+	}
+	if holdsNUL(value) {
+		return nil, leaf, fmt.Errorf("%w: it holds a NUL character", ErrUnrecordable)
+	}
+	return value, tlog.RecordHash(value), nil
+}
+
+// holdsNUL reports whether canonical JSON holds a NUL. Once escaped backslashes are removed, a NUL can have only one form.
+func holdsNUL(canonical []byte) bool {
+	null := []byte(`\u0000`)
+	return bytes.Contains(canonical, null) && bytes.Contains(bytes.ReplaceAll(canonical, []byte(`\\`), nil), null)
+}
+
+// ReachesNothing reports whether nothing is within a reach.
+func ReachesNothing(r broker.Reach) bool {
+	return r.Subject == "" && len(r.TrustDomains) == 0 && len(r.Within) == 0 && !r.All
+}
+
+// Within returns the condition that a row's spiffe_id is within reach, and adds its arguments to args. trustDomain is the
+// expression for the row's trust domain. Each path is a separate condition, since only then is each a range of an index: all
+// IDs below a path lie between "path/" and "path0", because "0" is the byte after "/".
+func Within(r broker.Reach, trustDomain string, args pgx.NamedArgs) string {
+	var either []string
+	if len(r.TrustDomains) > 0 {
+		args["reach_domains"] = r.TrustDomains
+		either = append(either, trustDomain+" = ANY (@reach_domains::text[])")
+	}
+	for i, prefix := range r.Within {
+		if _, err := spiffeid.FromString(prefix); err != nil {
+			continue // everything is below "spiffe:"
+		}
+		name := fmt.Sprintf("reach_within_%d", i)
+		args[name] = prefix
+		either = append(either, Below(name))
+	}
+	limited := len(r.TrustDomains)+len(r.Within) > 0
+	var all []string
+	if r.Subject != "" {
+		args["reach_subject"] = r.Subject
+		all = append(all, "spiffe_id = @reach_subject::text")
+	}
+	switch {
+	case len(either) > 0:
+		all = append(all, "("+strings.Join(either, " OR ")+")")
+	case limited || r.Subject == "" && !r.All:
+		return "false"
+	}
+	return strings.Join(append(all, "true"), " AND ")
+}
+
+// Below returns the condition that a row's spiffe_id is the named argument or below it. All IDs below a path lie between
+// "path/" and "path0", because "0" is the byte after "/".
+func Below(name string) string {
+	return fmt.Sprintf("(spiffe_id = @%[1]s::text OR (spiffe_id >= @%[1]s::text || '/' AND spiffe_id < @%[1]s::text || '0'))", name)
 }

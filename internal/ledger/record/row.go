@@ -42,61 +42,44 @@ const Lapsed = `(status IN ('issued', 'pending', 'approved') AND NOT leased
 
 // Row is a record as Postgres returns its Columns.
 type Row struct {
-	ID             string
-	EntryIndex     int64
-	Time           time.Time
-	SPIFFEID       string `db:"spiffe_id"`
-	SVIDKind       string `db:"svid_kind"`
-	Thumbprint     string
-	Task           string
-	Scope          string
-	Authority      string
-	Resource       string
-	Params         []byte
-	Reason         string
-	TTLAsked       int64 `db:"ttl_asked"`
-	TTL            int64 `db:"ttl"`
-	Decision       string
-	DecisionCode   string
-	Explanation    string
-	Policies       []string
-	Clamps         []string
-	Catalogue      string
-	Status         string
-	StatusDetail   string
-	StatusTime     time.Time
-	ExpiresAt      *time.Time
-	ApprovalGroup  string
-	ApprovalQuorum int
-	BreakGlass     string
-	Broken         bool
-	CredentialKind string
-	Audience       string
-	KeyID          string
-	ClaimsDigest   string
-	RequestDigest  []byte
-	IdempotencyKey string
-	Actor          string
-	VaultPath      string
-	VaultAccessor  string
-	VaultLease     string
-	CredentialName string
-	SecretDigest   []byte
-	Canonical      string
-	Votes          int
-	Redemptions    int
-	RedeemedBy     string
-	Approves       string
-	Remembered     string
-	Parent         string
+	ID         string
+	EntryIndex int64
+	Time       time.Time
 
-	OnBehalfOf     *string
-	OnBehalfGroups []string
+	SPIFFEID                         string `db:"spiffe_id"`
+	SVIDKind                         string `db:"svid_kind"`
+	Thumbprint, Task, Reason         string
+	Scope, Authority, Resource       string
+	Params                           []byte
+	TTLAsked                         int64 `db:"ttl_asked"`
+	TTL                              int64
+	RequestDigest                    []byte
+	IdempotencyKey                   string
+	OnBehalfOf                       *string
+	OnBehalfGroups, Policies, Clamps []string
+
+	Decision, DecisionCode, Explanation, Catalogue string
+
+	Status, StatusDetail, Actor string
+	StatusTime                  time.Time
+	ExpiresAt                   *time.Time
+
+	ApprovalGroup, BreakGlass, Canonical, Remembered string
+	ApprovalQuorum, Votes, Redemptions               int
+	Broken                                           bool
+	RedeemedBy, Approves, Parent                     string
+
+	CredentialKind, Audience, KeyID, ClaimsDigest        string
+	VaultPath, VaultAccessor, VaultLease, CredentialName string
+	SecretDigest                                         []byte
 }
 
 // PageOf reads records until there are limit of them, or until they fill a page. Some records are a thousand times as large
-// as others, and any client that may send requests can make them so.
-func PageOf(rows pgx.Rows, limit int) (broker.Page, error) {
+// as others, and any client that may send requests can make them so. err is the error of the query.
+func PageOf(rows pgx.Rows, err error, limit int) (broker.Page, error) {
+	if err != nil {
+		return broker.Page{}, err
+	}
 	defer rows.Close()
 	var page broker.Page
 	for size := 0; rows.Next(); {
@@ -135,7 +118,7 @@ func (r *Row) View() (*broker.View, error) {
 		TTLAsked: time.Duration(r.TTLAsked) * time.Second, TTL: time.Duration(r.TTL) * time.Second,
 		Decision: r.Decision, DecisionCode: r.DecisionCode, Explanation: r.Explanation,
 		Policies: r.Policies, Clamps: r.Clamps, Catalogue: r.Catalogue,
-		Status: broker.Status(r.Status), StatusDetail: r.StatusDetail, StatusTime: r.StatusTime.UTC(),
+		Status: broker.Status(r.Status), StatusDetail: r.StatusDetail, StatusTime: r.StatusTime.UTC(), Expires: Instant(r.ExpiresAt),
 		ApprovalGroup: r.ApprovalGroup, ApprovalQuorum: r.ApprovalQuorum, BreakGlass: r.BreakGlass, Broken: r.Broken,
 		CredentialKind: r.CredentialKind, Audience: r.Audience, KeyID: r.KeyID, ClaimsDigest: r.ClaimsDigest,
 		VaultPath: r.VaultPath, Actor: r.Actor,
@@ -148,9 +131,6 @@ func (r *Row) View() (*broker.View, error) {
 	copy(v.Minted.Digest[:], r.SecretDigest)
 	if r.OnBehalfOf != nil {
 		v.User = &scopes.User{ID: *r.OnBehalfOf, Groups: r.OnBehalfGroups}
-	}
-	if r.ExpiresAt != nil {
-		v.Expires = r.ExpiresAt.UTC()
 	}
 	copy(v.RequestDigest[:], r.RequestDigest)
 	return v, nil

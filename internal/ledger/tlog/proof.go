@@ -133,10 +133,7 @@ const maxProven = 10_000
 func (t signedTree) proveAll(ctx context.Context, r *audit.Receipt, which string, args pgx.NamedArgs) error {
 	args["limit"] = maxProven + 1
 	rows, err := t.tx.Query(ctx, `SELECT index, convert_from(body, 'UTF8') FROM entries WHERE `+which+` ORDER BY index LIMIT @limit`, args)
-	if err != nil {
-		return err
-	}
-	r.Entries, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e audit.ReceiptEntry, err error) {
+	r.Entries, err = postgres.Collect(rows, err, func(row pgx.CollectableRow) (e audit.ReceiptEntry, err error) {
 		err = row.Scan(&e.Index, &e.Body)
 		return e, err
 	})

@@ -211,7 +211,12 @@ func seal(ctx context.Context, tx pgx.Tx, notary Notary, last audit.Checkpoint, 
 	if tree.Hash != last.Hash && last.N > 0 {
 		return last, fmt.Errorf("%w: its first %d entries are not those that were signed", postgres.ErrWentBack, last.N)
 	}
-	leaves, err := leavesOf(ctx, tx, last.N, size)
+	rows, err := tx.Query(ctx, `SELECT leaf_hash FROM entries WHERE index >= @from AND index < @to ORDER BY index`,
+		pgx.NamedArgs{"from": last.N, "to": size})
+	leaves, err := postgres.Collect(rows, err, record.ScanHash)
+	if err == nil && int64(len(leaves)) != size-last.N {
+		err = fmt.Errorf("%w: %d of %d entries are there", postgres.ErrWentBack, len(leaves), size-last.N)
+	}
 	if err == nil {
 		err = tree.add(leaves)
 	}
@@ -224,19 +229,6 @@ func seal(ctx context.Context, tx pgx.Tx, notary Notary, last audit.Checkpoint, 
 		return last, fmt.Errorf("signing: %w", err)
 	}
 	return next, postgres.Unavailable("keeping the checkpoint", keep(ctx, tx, next, signed, tree.whole(last.N)))
-}
-
-func leavesOf(ctx context.Context, tx pgx.Tx, from, to int64) ([]tlog.Hash, error) {
-	rows, err := tx.Query(ctx, `SELECT leaf_hash FROM entries WHERE index >= @from AND index < @to ORDER BY index`,
-		pgx.NamedArgs{"from": from, "to": to})
-	if err != nil {
-		return nil, err
-	}
-	leaves, err := pgx.CollectRows(rows, record.ScanHash)
-	if err == nil && int64(len(leaves)) != to-from {
-		err = fmt.Errorf("%w: %d of %d entries are there", postgres.ErrWentBack, len(leaves), to-from)
-	}
-	return leaves, err
 }
 
 // keep stores a checkpoint, and the tiles that have become whole. The database takes their hashes from the rows below them.

@@ -70,27 +70,66 @@ func (r *Searcher) countScopes(ctx context.Context, s *search) ([]broker.ScopeUs
 				SELECT began, calls, last_used_at FROM uses WHERE began >= @first AND began < @beyond) AS u ON began = entry_index
 			WHERE entry_index >= @first AND entry_index < @beyond AND authority <> '' AND `+where+`
 			GROUP BY scope`, s.args)
-		if err != nil {
-			return nil, searching("counting uses", err)
-		}
-		found, err := pgx.CollectRows(rows, pgx.RowToStructByName[scopeRow])
+		found, err := postgres.Collect(rows, err, pgx.RowToStructByName[scopeRow])
 		if err != nil {
 			return nil, searching("counting uses", err)
 		}
 		for _, row := range found {
-			sums[row.Scope] = row.add(sums[row.Scope])
+			to := sums[row.Scope]
+			to.Scope = row.Scope
+			to.Asked, to.Granted, to.Denied = to.Asked+row.Asked, to.Granted+row.Granted, to.Denied+row.Denied
+			to.Reported, to.Used, to.Calls = to.Reported+row.Reported, to.Used+row.Used, to.Calls+row.Calls
+			if last := record.Instant(row.LastUsedAt); last.After(to.LastUsed) {
+				to.LastUsed = last
+			}
+			sums[row.Scope] = to
 		}
 	}
 	return slices.Collect(maps.Values(sums)), nil
 }
 
-// add adds the counts of a chunk to those of the chunks before.
-func (r scopeRow) add(to broker.ScopeUsage) broker.ScopeUsage {
-	to.Scope = r.Scope
-	to.Asked, to.Granted, to.Denied = to.Asked+r.Asked, to.Granted+r.Granted, to.Denied+r.Denied
-	to.Reported, to.Used, to.Calls = to.Reported+r.Reported, to.Used+r.Used, to.Calls+r.Calls
-	if last := record.Instant(r.LastUsedAt); last.After(to.LastUsed) {
-		to.LastUsed = last
+// group is a row of the query of LiveCounts.
+type group struct {
+	By, Name, SPIFFEID string
+	Count              int64
+	Ends               *time.Time
+}
+
+// LiveCounts is that of [broker.Stats]. It finds live credentials like Live, by the hour of their ends, and counts them once
+// for all groups. The cost grows with the number of live credentials, and not with the number of all that were ever issued.
+func (r *Searcher) LiveCounts(ctx context.Context, reach broker.Reach) (broker.LiveCounts, error) {
+	if record.ReachesNothing(reach) {
+		return broker.LiveCounts{}, nil
 	}
-	return to
+	args := pgx.NamedArgs{"most": broker.MostGroups}
+	rows, err := r.poolFor(reach).Query(ctx, `
+		WITH alive AS MATERIALIZED (
+			SELECT authority, credential_kind, spiffe_id, task, scope, expires_at FROM issuances
+			WHERE status IN ('intent', 'issued', 'unknown', 'revoking') AND expires_at > now()
+				AND date_bin('1 hour', expires_at, '2000-01-01 00:00:00Z') >= date_bin('1 hour', now(), '2000-01-01 00:00:00Z')
+				AND `+record.Within(reach, "trust_domain", args)+`
+		)
+		SELECT 'total' AS by, '' AS name, '' AS spiffe_id, count(*) AS count, max(expires_at) AS ends FROM alive
+		UNION ALL (SELECT 'authority', authority, '', count(*), max(expires_at) FROM alive GROUP BY 2 ORDER BY 4 DESC, 2)
+		UNION ALL (SELECT 'kind', credential_kind, '', count(*), max(expires_at) FROM alive GROUP BY 2 ORDER BY 4 DESC, 2)
+		UNION ALL (SELECT 'sandbox', spiffe_id, '', count(*), max(expires_at) FROM alive GROUP BY 2 ORDER BY 4 DESC, 2 LIMIT @most)
+		UNION ALL (SELECT 'task', task, spiffe_id, count(*), max(expires_at) FROM alive GROUP BY 2, 3 ORDER BY 4 DESC, 2, 3 LIMIT @most)
+		UNION ALL (SELECT 'scope', scope, '', count(*), max(expires_at) FROM alive GROUP BY 2 ORDER BY 4 DESC, 2 LIMIT @most)`, args)
+	found, err := postgres.Collect(rows, err, pgx.RowToStructByPos[group])
+	if err != nil {
+		return broker.LiveCounts{}, searching("counting what is alive", err)
+	}
+	var c broker.LiveCounts
+	lists := map[string]*[]broker.Group{
+		"authority": &c.ByAuthority, "kind": &c.ByKind, "sandbox": &c.BySandbox, "task": &c.ByTask, "scope": &c.ByScope,
+	}
+	for _, row := range found {
+		g := broker.Group{Name: row.Name, SPIFFEID: row.SPIFFEID, Count: row.Count, Ends: record.Instant(row.Ends)}
+		if list, ok := lists[row.By]; ok {
+			*list = append(*list, g)
+			continue
+		}
+		c.Total = g
+	}
+	return c, nil
 }

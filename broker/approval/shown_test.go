@@ -1,4 +1,4 @@
-package broker_test
+package approval_test
 
 import (
 	"strings"

@@ -2,9 +2,11 @@ package search
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/jackc/pgx/v5"
 )
@@ -71,12 +73,13 @@ func (r *Searcher) Timeline(ctx context.Context, of broker.TimelineQuery, reach 
 		WITH about AS MATERIALIZED (
 			SELECT id, entry_index, spiffe_id, task FROM issuances
 			WHERE `+about+` AND `+record.Within(reach, "trust_domain", args)+timelineSQL, args)
-	if err != nil {
-		return nil, searching("reading a time line", err)
-	}
-	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (broker.Happening, error) {
+	all, err := postgres.Collect(rows, err, func(r pgx.CollectableRow) (broker.Happening, error) {
 		h, err := pgx.RowToStructByName[happening](r)
-		return h.told(), err
+		return broker.Happening{
+			Index: h.Index, Time: h.Time.UTC(), Kind: h.Kind, ID: h.ID, Status: broker.Status(h.Status), Detail: h.Detail,
+			Scope: h.Scope, Resource: h.Resource, Code: h.Code, Explanation: h.Explanation, Actor: h.Actor, ActorName: h.ActorName,
+			Verdict: h.Verdict, Covers: h.Covers, Note: h.Note, Reason: h.Reason, Calls: h.Calls, At: record.Instant(h.At),
+		}, err
 	})
 	switch {
 	case err != nil:
@@ -87,14 +90,48 @@ func (r *Searcher) Timeline(ctx context.Context, of broker.TimelineQuery, reach 
 	return all, nil
 }
 
-func (h happening) told() broker.Happening {
-	out := broker.Happening{
-		Index: h.Index, Time: h.Time.UTC(), Kind: h.Kind, ID: h.ID, Status: broker.Status(h.Status), Detail: h.Detail,
-		Scope: h.Scope, Resource: h.Resource, Code: h.Code, Explanation: h.Explanation, Actor: h.Actor, ActorName: h.ActorName,
-		Verdict: h.Verdict, Covers: h.Covers, Note: h.Note, Reason: h.Reason, Calls: h.Calls,
+// mostChanges is how many entries one answer covers.
+const mostChanges = 1000
+
+// Changes is that of [broker.EventFeed].
+func (r *Searcher) Changes(ctx context.Context, q broker.Query, reach broker.Reach, from int64) (broker.Changes, error) {
+	pool := r.poolFor(reach)
+	var size int64
+	if err := pool.QueryRow(ctx, `SELECT size FROM ledger_head`).Scan(&size); err != nil {
+		return broker.Changes{}, searching("reading the head", err)
 	}
-	if h.At != nil {
-		out.At = h.At.UTC()
+	if from < 0 || from > size {
+		return broker.Changes{Next: size}, nil
 	}
-	return out
+	out := broker.Changes{Next: min(size, from+mostChanges)}
+	out.Further = out.Next < size
+	if from == out.Next || record.ReachesNothing(reach) || unmatchable(q) {
+		return out, nil
+	}
+	s := newSearch(q, reach)
+	s.args["first"], s.args["beyond"] = from, out.Next
+	rows, err := pool.Query(ctx, `
+		SELECT `+record.Columns+` FROM (
+			SELECT i.*, c.last FROM (
+				SELECT id, max(index) AS last FROM entries
+				WHERE index >= @first AND index < @beyond AND kind <> 'issuance.reported' GROUP BY id) AS c
+			JOIN issuances AS i ON i.id = c.id
+		) AS issuances
+		WHERE `+strings.Join(append(s.conditions(), record.Within(reach, "trust_domain", s.args)), " AND ")+`
+		ORDER BY last`, s.args)
+	out.Records, err = postgres.Collect(rows, err, func(r pgx.CollectableRow) (broker.View, error) {
+		found, err := pgx.RowToStructByName[record.Row](r)
+		if err != nil {
+			return broker.View{}, err
+		}
+		v, err := found.View()
+		if err != nil {
+			return broker.View{}, err
+		}
+		return *v, nil
+	})
+	if err != nil {
+		return broker.Changes{}, searching("reading what changed", err)
+	}
+	return out, nil
 }
