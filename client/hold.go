@@ -87,18 +87,15 @@ func (h *Hold) Close(ctx context.Context) error {
 	}
 	h.abort()
 	var errs []error
-	for _, one := range h.holdings() {
+	h.mu.Lock()
+	alive := slices.Clone(h.alive)
+	h.mu.Unlock()
+	for _, one := range alive {
 		if _, err := h.client.Release(ctx, one.id); err != nil && !errors.Is(err, ErrNotFound) {
 			errs = append(errs, fmt.Errorf("releasing %s: %w", one.id, err))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func (h *Hold) holdings() []holding {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.Clone(h.alive)
 }
 
 // keep renews the credential until the Hold is closed or renewal fails for good.

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"crypto/x509"
 	"fmt"
 	"slices"
@@ -56,10 +57,7 @@ func (i *Identity) Pick(svids []*x509svid.SVID) *x509svid.SVID {
 
 // wanted returns the SPIFFE ID that was picked, or the choice before the first pick.
 func (i *Identity) wanted() string {
-	if !i.id.IsZero() {
-		return i.id.String()
-	}
-	return i.choice
+	return cmp.Or(i.id.String(), i.choice)
 }
 
 func (i *Identity) fits(svid *x509svid.SVID) bool {
