@@ -2,7 +2,7 @@ package attest
 
 import (
 	"crypto"
-	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -141,14 +141,7 @@ func (a *Attestor) jwtKey(td spiffeid.TrustDomain, header tokenHeader) (crypto.P
 var keyFits = map[string]func(crypto.PublicKey) bool{
 	"RS256": jws.IsRSA, "RS384": jws.IsRSA, "RS512": jws.IsRSA,
 	"PS256": jws.IsRSA, "PS384": jws.IsRSA, "PS512": jws.IsRSA,
-	"ES256": isCurve("P-256"), "ES384": isCurve("P-384"), "ES512": isCurve("P-521"),
-}
-
-func isCurve(name string) func(crypto.PublicKey) bool {
-	return func(key crypto.PublicKey) bool {
-		k, ok := key.(*ecdsa.PublicKey)
-		return ok && k.Curve.Params().Name == name
-	}
+	"ES256": jws.OnCurve(elliptic.P256()), "ES384": jws.OnCurve(elliptic.P384()), "ES512": jws.OnCurve(elliptic.P521()),
 }
 
 // maxTokenBytes is far above the size of any real JWT-SVID and far below a size that makes parsing a denial of service.
