@@ -1,7 +1,7 @@
 package audit
 
 import (
-	"strings"
+	"cmp"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -148,13 +148,6 @@ type (
 	}
 )
 
-// readBody reads a body. The caller checks separately that it is in canonical form, in which no name occurs twice.
-func readBody(text []byte) (*body, error) {
-	var b body
-	err := json.Unmarshal(text, &b, jsontext.AllowDuplicateNames(true))
-	return &b, err
-}
-
 // actor returns the id of the person or the SPIFFE ID of the workload that acted, or Null if the entry names neither.
 func (b *body) actor() string {
 	if len(b.Actor) == 0 {
@@ -163,7 +156,7 @@ func (b *body) actor() string {
 	var name string
 	if b.Actor.Kind() == '"' {
 		_ = json.Unmarshal(b.Actor, &name)
-		return orNull(name)
+		return cmp.Or(name, Null)
 	}
 	var who struct {
 		SPIFFEID string `json:"spiffe_id"`
@@ -173,7 +166,7 @@ func (b *body) actor() string {
 	if who.SPIFFEID != "" {
 		return who.SPIFFEID
 	}
-	return orNull(who.ID)
+	return cmp.Or(who.ID, Null)
 }
 
 // begins reports whether the entry begins a record.
@@ -195,13 +188,6 @@ func (b *body) beginsRightly() bool {
 	return false
 }
 
-func orNull(s string) string {
-	if s == "" {
-		return Null
-	}
-	return s
-}
-
 func pointed(s *string) string {
 	if s == nil {
 		return Null
@@ -211,17 +197,3 @@ func pointed(s *string) string {
 
 // instant formats a time as rows and bodies do.
 func instant(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
-
-// within reports whether a SPIFFE ID is a named one or lies below one.
-func within(id string, named func(string) bool) bool {
-	for end := len("spiffe://"); end < len(id); end++ {
-		next := strings.IndexByte(id[end:], '/')
-		if next < 0 {
-			break
-		}
-		if end += next; named(id[:end]) {
-			return true
-		}
-	}
-	return named(id)
-}
