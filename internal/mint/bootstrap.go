@@ -46,10 +46,17 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	if err := b.check(); err != nil {
 		return Login{}, err
 	}
-	client, err := b.client()
+	// An admin's few calls accept answers other than 200, which the guard of minting does not.
+	cfg := Config{Addr: b.Addr, CAFile: b.CAFile, Namespace: b.Namespace, Timeout: 30 * time.Second}
+	transport, err := newTransport(cfg)
 	if err != nil {
 		return Login{}, err
 	}
+	client, err := newClient(cfg, noRedirects{transport})
+	if err != nil {
+		return Login{}, err
+	}
+	client.SetToken(b.Token)
 	write := func(path string, data map[string]any) error {
 		_, err := client.Logical().WriteWithContext(ctx, path, data)
 		return err
@@ -114,25 +121,7 @@ func (b Bootstrap) check() error {
 			}
 		}
 	}
-	return nil
-}
-
-// client returns a client for an admin's few calls. It accepts answers other than 200, which the guard of minting does not.
-func (b Bootstrap) client() (*api.Client, error) {
-	if err := checkAddr(b.Addr); err != nil {
-		return nil, err
-	}
-	cfg := Config{Addr: b.Addr, CAFile: b.CAFile, Namespace: b.Namespace, Timeout: 30 * time.Second}
-	transport, err := newTransport(cfg)
-	if err != nil {
-		return nil, err
-	}
-	client, err := newClient(cfg, noRedirects{transport})
-	if err != nil {
-		return nil, err
-	}
-	client.SetToken(b.Token)
-	return client, nil
+	return checkAddr(b.Addr)
 }
 
 // noRedirects turns a redirect into an error: the Vault client takes a redirect with a body for a success.

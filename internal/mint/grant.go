@@ -27,10 +27,25 @@ const abandonTimeout = 3 * time.Second
 
 // mintGrant asks Vault to make a dynamic credential under a separate token. That token expires soon unless Renew is called.
 func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Credential, error) {
-	if err := m.mintable(intent); err != nil {
-		return broker.Credential{}, err
+	// Reject what could be carried out only in part.
+	g, bare, refused := intent.Grant, intent.Kind == scopes.KindVaultToken, ""
+	switch {
+	case intent.ID == "" || g.Policy == "":
+		refused = "the intent names no issuance or no policy"
+	case bare && g.Path == "" && g.Method == "" && g.Leased: // a token needs no call
+
+	// The client would clean the path and request another one.
+	case bare || g.Path == "" || path.Clean("/"+g.Path) != "/"+g.Path:
+		refused = "the path is not plain"
+	case mayReach(g.Path, m.cfg.Mount):
+		refused = "the path leads to the engine that signs tokens"
+	case g.Method != scopes.MethodRead && g.Method != scopes.MethodWrite:
+		refused = "the method is neither read nor write"
 	}
-	left := m.left(intent)
+	if refused != "" {
+		return broker.Credential{}, fmt.Errorf("%w: %s", broker.ErrMintMismatch, refused)
+	}
+	left := m.left(intent.Expires)
 	wrapper, err := m.wrap(ctx, intent)
 	if wrapper == nil {
 		return broker.Credential{}, err
@@ -67,31 +82,10 @@ type wrapped struct {
 	mintedSecret
 }
 
-// mintable rejects an intent that could be carried out only in part.
-func (m *Minter) mintable(intent broker.Intent) error {
-	g := intent.Grant
-	bare := intent.Kind == scopes.KindVaultToken
-	switch {
-	case intent.ID == "" || g.Policy == "":
-		return fmt.Errorf("%w: the intent names no issuance or no policy", broker.ErrMintMismatch)
-	case bare && g.Path == "" && g.Method == "" && g.Leased:
-		return nil
-	// The client would clean the path and request another one.
-	case bare || g.Path == "" || path.Clean("/"+g.Path) != "/"+g.Path:
-		return fmt.Errorf("%w: the path is not plain", broker.ErrMintMismatch)
-	case mayReach(g.Path, m.cfg.Mount):
-		return fmt.Errorf("%w: the path leads to the engine that signs tokens", broker.ErrMintMismatch)
-	case g.Method != scopes.MethodRead && g.Method != scopes.MethodWrite:
-		return fmt.Errorf("%w: the method is neither read nor write", broker.ErrMintMismatch)
-	default:
-		return nil
-	}
-}
-
 // wrap creates the token that the credential will live under. If it returns both a token and an error, the caller must revoke the
 // token.
 func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAuth, error) {
-	left := m.left(intent)
+	left := m.left(intent.Expires)
 	if left < 1 || ctx.Err() != nil {
 		return nil, fmt.Errorf("%w: there is no time left to mint", broker.ErrVaultUnavailable)
 	}
@@ -151,7 +145,7 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 		return err
 	}
 	const doing = "reading the credential"
-	left := m.left(w.intent)
+	left := m.left(w.intent.Expires)
 	if left < 1 {
 		return fmt.Errorf("%w: there is no time left to mint", broker.ErrVaultUnavailable)
 	}
@@ -188,7 +182,7 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 	if answer != nil && answer.RequestID != "" && ofOrder(w.intent, answer) { // a lease of something else is not ours to revoke
 		w.lease.Lease = answer.LeaseID
 		// Vault ends the lease with the token in any case, so a lease that lives longer, or cannot be renewed, needs no renewal.
-		w.short = answer.LeaseID != "" && answer.Renewable && answer.LeaseDuration < m.left(w.intent)-renewSlack
+		w.short = answer.LeaseID != "" && answer.Renewable && answer.LeaseDuration < m.left(w.intent.Expires)-renewSlack
 	}
 	if err == nil {
 		w.mintedSecret, err = decode(w.intent, answer)
@@ -216,10 +210,8 @@ func (m *Minter) abandon(ctx context.Context, w *wrapped, cause error) error {
 	return cause
 }
 
-// left returns how many whole seconds the credential may still live.
-func (m *Minter) left(intent broker.Intent) int {
-	return int(intent.Expires.Sub(m.cfg.Now()) / time.Second)
-}
+// left returns the whole seconds that are left.
+func (m *Minter) left(until time.Time) int { return int(until.Sub(m.cfg.Now()) / time.Second) }
 
 func seconds(n int) string { return strconv.Itoa(n) + "s" }
 

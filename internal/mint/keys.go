@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto"
-	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/x509"
@@ -101,9 +100,25 @@ func parseVersion(name, algorithm string, raw json.RawMessage) (version, error) 
 	if json.Unmarshal(raw, &answer) != nil || answer.Created.IsZero() {
 		return version{}, errors.New("its creation time or public key is missing")
 	}
-	public, err := parsePublic(algorithm, answer.Public)
-	if err != nil {
-		return version{}, err
+	// Transit writes ed25519 keys as raw base64, others as PEM.
+	var public crypto.PublicKey
+	if algorithm == "EdDSA" {
+		raw, err := base64.StdEncoding.Strict().DecodeString(answer.Public)
+		if err != nil || len(raw) != ed25519.PublicKeySize {
+			return version{}, errors.New("its public key is no ed25519 key")
+		}
+		public = ed25519.PublicKey(raw)
+	} else {
+		block, _ := pem.Decode([]byte(answer.Public))
+		if block == nil {
+			return version{}, errors.New("its public key is no PEM")
+		}
+		if public, err = x509.ParsePKIXPublicKey(block.Bytes); err != nil {
+			return version{}, errors.New("its public key is not understood")
+		}
+		if !jws.OnCurve(elliptic.P256())(public) {
+			return version{}, errors.New("its public key is not on P-256")
+		}
 	}
 	id, err := jws.Thumbprint(public)
 	if err != nil {
@@ -114,30 +129,6 @@ func parseVersion(name, algorithm string, raw json.RawMessage) (version, error) 
 		public:  public,
 		created: answer.Created,
 	}, nil
-}
-
-// parsePublic parses a public key as Transit writes it: ed25519 as raw base64, others as PEM.
-func parsePublic(algorithm, text string) (crypto.PublicKey, error) {
-	if algorithm == "EdDSA" {
-		raw, err := base64.StdEncoding.Strict().DecodeString(text)
-		if err != nil || len(raw) != ed25519.PublicKeySize {
-			return nil, errors.New("its public key is no ed25519 key")
-		}
-		return ed25519.PublicKey(raw), nil
-	}
-	block, _ := pem.Decode([]byte(text))
-	if block == nil {
-		return nil, errors.New("its public key is no PEM")
-	}
-	parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
-	if err != nil {
-		return nil, errors.New("its public key is not understood")
-	}
-	public, ok := parsed.(*ecdsa.PublicKey)
-	if !ok || public.Curve != elliptic.P256() {
-		return nil, errors.New("its public key is not on P-256")
-	}
-	return public, nil
 }
 
 // find returns the version that key names. It returns ErrVaultUnavailable if that is another key by now, or may not sign.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/hashicorp/vault/api"
@@ -20,7 +19,7 @@ func (m *Minter) Renew(ctx context.Context, minted broker.Minted) error {
 		return nil // no token stands behind it, or the token already lives to the end
 	}
 	const doing = "renewing the token"
-	wanted := m.wanted(minted.Until)
+	wanted := max(1, m.left(minted.Until)) // to Vault, zero means the default
 	answer, err := m.write(ctx, doing, "auth/token/renew-accessor", map[string]any{
 		"accessor": minted.Accessor, "increment": wanted,
 	})
@@ -40,7 +39,7 @@ func (m *Minter) Renew(ctx context.Context, minted broker.Minted) error {
 		return nil
 	}
 	const doingLease = "renewing the lease"
-	wanted = m.wanted(minted.Until)
+	wanted = max(1, m.left(minted.Until))
 	answer, err = m.write(ctx, doingLease, "sys/leases/renew", map[string]any{"lease_id": minted.Lease, "increment": wanted})
 	if err != nil {
 		return err
@@ -52,11 +51,6 @@ func (m *Minter) Renew(ctx context.Context, minted broker.Minted) error {
 		return fmt.Errorf("%w: the lease was renewed for %d s of %d: the max_ttl of its role is too short", broker.ErrVaultRefused, got, wanted)
 	}
 	return nil
-}
-
-// wanted returns the whole seconds that are left, at least one: to Vault, zero means the default.
-func (m *Minter) wanted(until time.Time) int {
-	return max(1, int(until.Sub(m.cfg.Now())/time.Second))
 }
 
 // Revoke ends the lease and then the token. The lease has ended only when the target system has confirmed it. While the lease

@@ -1,6 +1,7 @@
 package mint
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,7 +55,7 @@ func (m *Minter) enter(ctx context.Context) (*api.Secret, error) {
 	if role := m.cfg.Auth.AppRole; role != nil {
 		var secret string
 		secret, err = readSecret(role.SecretIDFile)
-		method, body = role.Mount, map[string]any{"role_id": role.RoleID, "secret_id": secret}
+		method, body = cmp.Or(role.Mount, "approle"), map[string]any{"role_id": role.RoleID, "secret_id": secret}
 	} else {
 		by := m.cfg.Auth.JWT
 		var token string
@@ -65,7 +66,7 @@ func (m *Minter) enter(ctx context.Context) (*api.Secret, error) {
 		} else if token == "" {
 			err = errors.New("getting the JWT: it is empty")
 		}
-		method, body = by.Mount, map[string]any{"role": by.Role, "jwt": token}
+		method, body = cmp.Or(by.Mount, "jwt"), map[string]any{"role": by.Role, "jwt": token}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", broker.ErrVaultUnavailable, doing, err)

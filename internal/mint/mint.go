@@ -7,6 +7,7 @@
 package mint
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,7 +59,11 @@ type health struct {
 // Open logs in and reads the signing key. It returns ErrConfig or ErrKeyUnfit if a retry cannot help, and
 // broker.ErrVaultUnavailable otherwise. It reads the files that the configuration names, and Run reads them again.
 func Open(ctx context.Context, cfg Config) (*Minter, error) {
-	cfg = cfg.withDefaults()
+	cfg.Mount = cmp.Or(cfg.Mount, "transit")
+	cfg.TokenRole = cmp.Or(cfg.TokenRole, defaultTokenRole)
+	cfg.JWKSMaxAge = cmp.Or(cfg.JWKSMaxAge, 5*time.Minute)
+	cfg.Refresh = cmp.Or(cfg.Refresh, 30*time.Second)
+	cfg.Timeout = cmp.Or(cfg.Timeout, 5*time.Second)
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}

@@ -51,25 +51,19 @@ func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
 		return resp, nil
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, refusal(resp)
+		defer resp.Body.Close()
+		refusal := &answerError{status: resp.StatusCode}
+		var answer api.ErrorResponse
+		// An answer that is not JSON still has a status, which says enough.
+		if json.NewDecoder(io.LimitReader(resp.Body, longestRefusal)).Decode(&answer) == nil {
+			for _, message := range answer.Errors[:min(len(answer.Errors), mostMessages)] {
+				refusal.messages = append(refusal.messages, clip(message))
+			}
+		}
+		return nil, refusal
 	}
 	resp.Body = &boundedBody{ReadCloser: resp.Body, left: longestAnswer}
 	return resp, nil
-}
-
-// refusal reads the parts of Vault's error answer that may be repeated.
-func refusal(resp *http.Response) error {
-	defer resp.Body.Close()
-	out := &answerError{status: resp.StatusCode}
-	var answer api.ErrorResponse
-	// An answer that is not JSON still has a status, which says enough.
-	if json.NewDecoder(io.LimitReader(resp.Body, longestRefusal)).Decode(&answer) != nil {
-		return out
-	}
-	for _, message := range answer.Errors[:min(len(answer.Errors), mostMessages)] {
-		out.messages = append(out.messages, clip(message))
-	}
-	return out
 }
 
 type boundedBody struct {
