@@ -197,7 +197,10 @@ func (p *credentialCache) report(h *held) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reportWithin)
 	defer cancel()
-	said := h.uses()
+	said := openapi.UseRequest{Calls: min(h.calls.Load(), mostUses)}
+	if last := h.used.Load(); last != nil {
+		said.LastUsedAt = last.UTC()
+	}
 	switch stands, err := p.broker.ReportUses(ctx, h.id, said); {
 	case err != nil:
 		log.Warn("egress uses not reported", "error", err)

@@ -15,6 +15,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"log/slog"
 	"net"
@@ -70,8 +71,7 @@ type Gateway struct {
 
 	mu        sync.Mutex
 	sandboxes []*Sandbox
-	endpoints []*http.Server
-	listeners []net.Listener
+	entrances []io.Closer // servers and listeners
 }
 
 // New returns a gateway with a certificate authority that it makes itself. Its sandboxes trust that authority, and nothing else
@@ -138,7 +138,7 @@ func (g *Gateway) Serve(ctx context.Context, listener net.Listener, who Caller) 
 		}
 	}
 	g.mu.Lock()
-	g.endpoints = append(g.endpoints, server)
+	g.entrances = append(g.entrances, server)
 	g.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
@@ -151,13 +151,10 @@ func (g *Gateway) Serve(ctx context.Context, listener net.Listener, who Caller) 
 // Close aborts all calls, and releases every credential.
 func (g *Gateway) Close(ctx context.Context) {
 	g.mu.Lock()
-	servers, listeners, sandboxes := g.endpoints, g.listeners, g.sandboxes
+	entrances, sandboxes := g.entrances, g.sandboxes
 	g.mu.Unlock()
-	for _, listener := range listeners {
-		_ = listener.Close()
-	}
-	for _, server := range servers {
-		_ = server.Close()
+	for _, entrance := range entrances {
+		_ = entrance.Close()
 	}
 	for _, s := range sandboxes {
 		s.close(ctx)

@@ -22,7 +22,6 @@ import (
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/secret"
-	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 	"golang.org/x/net/http/httpguts"
 )
@@ -135,15 +134,6 @@ func (h *held) use(ctx context.Context) (using context.Context, done func()) {
 		h.touched.Store(true) // confirm it once more: a host may learn of its end first
 		h.users.Add(-1)
 	}
-}
-
-// uses returns the report of the credential's use.
-func (h *held) uses() openapi.UseRequest {
-	said := openapi.UseRequest{Calls: min(h.calls.Load(), mostUses)}
-	if last := h.used.Load(); last != nil {
-		said.LastUsedAt = last.UTC()
-	}
-	return said
 }
 
 // newHeld extracts from a credential what its rule sends. key is the private key of the gateway's own certificate request, if

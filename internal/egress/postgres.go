@@ -55,7 +55,7 @@ func (g *Gateway) ServePostgres(ctx context.Context, listener net.Listener, sand
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
 	g.mu.Lock()
-	g.listeners = append(g.listeners, listener)
+	g.entrances = append(g.entrances, listener)
 	g.mu.Unlock()
 	var open places
 	for {
