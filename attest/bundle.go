@@ -187,16 +187,6 @@ type file struct {
 	seen    os.FileInfo // of the last file read; nil forces a read
 }
 
-// newFile reads the file once. An error at startup is a mistake in the configuration.
-func newFile(path string, h *held) (*file, error) {
-	f := &file{held: h, path: path}
-	f.poll()
-	if _, err := h.bundle(); err != nil {
-		return nil, fmt.Errorf("attest: %w", err)
-	}
-	return f, nil
-}
-
 func (f *file) bundle() (*spiffebundle.Bundle, error) {
 	f.poll()
 	return f.held.bundle()

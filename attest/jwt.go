@@ -33,9 +33,27 @@ func (a *Attestor) Actor(token string) (Identity, error) {
 }
 
 func (a *Attestor) jwt(token, audience string) (Identity, error) {
-	header, claims, err := parseToken(token)
-	if err != nil {
-		return Identity{}, err
+	parts, err := jws.Split(token, maxTokenBytes)
+	switch {
+	case errors.Is(err, jws.ErrTooLarge):
+		return Identity{}, fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case err != nil:
+		return Identity{}, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	// Both calls reject duplicate members, invalid UTF-8 and trailing data, and match names case-sensitively.
+	var header tokenHeader
+	if err := json.Unmarshal(parts[0], &header, json.RejectUnknownMembers(true)); err != nil {
+		return Identity{}, fmt.Errorf("%w: header", ErrMalformed)
+	}
+	var claims tokenClaims
+	if err := json.Unmarshal(parts[1], &claims); err != nil {
+		return Identity{}, fmt.Errorf("%w: claims", ErrMalformed)
+	}
+	if header.KeyID == "" {
+		return Identity{}, fmt.Errorf("%w: no key id", ErrMalformed)
+	}
+	if typ := string(header.Type); typ != "" && typ != `"JWT"` && typ != `"JOSE"` {
+		return Identity{}, fmt.Errorf("%w: its type is not that of a JWT-SVID", ErrMalformed)
 	}
 	if _, ok := keyFits[header.Algorithm]; !ok {
 		return Identity{}, ErrAlgorithm
@@ -70,10 +88,8 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 		return Identity{}, ErrSignature // the cause may quote the token
 	}
 	// The salt of an RSASSA-PSS signature must be as long as its hash (RFC 7518, section 3.5). go-spiffe accepts any length.
-	if strings.HasPrefix(header.Algorithm, "PS") {
-		if parts, err := jws.Split(token, maxTokenBytes); err != nil || jws.Verify(token, parts, header.Algorithm, key) != nil {
-			return Identity{}, ErrSignature
-		}
+	if strings.HasPrefix(header.Algorithm, "PS") && jws.Verify(token, parts, header.Algorithm, key) != nil {
+		return Identity{}, ErrSignature
 	}
 	if svid.ID != id || !svid.Expiry.Equal(expires) {
 		return Identity{}, fmt.Errorf("%w: the parsers disagree about the token", ErrMalformed)
@@ -162,31 +178,4 @@ type tokenClaims struct {
 	Expires   jsontext.Value `json:"exp"`
 	NotBefore jsontext.Value `json:"nbf"`
 	IssuedAt  jsontext.Value `json:"iat"`
-}
-
-// parseToken parses a token strictly, without verifying it.
-func parseToken(token string) (tokenHeader, tokenClaims, error) {
-	var header tokenHeader
-	var claims tokenClaims
-	parts, err := jws.Split(token, maxTokenBytes)
-	switch {
-	case errors.Is(err, jws.ErrTooLarge):
-		return header, claims, fmt.Errorf("%w: %w", ErrTooLarge, err)
-	case err != nil:
-		return header, claims, fmt.Errorf("%w: %w", ErrMalformed, err)
-	}
-	// Both calls reject duplicate members, invalid UTF-8 and trailing data, and match names case-sensitively.
-	if err := json.Unmarshal(parts[0], &header, json.RejectUnknownMembers(true)); err != nil {
-		return header, claims, fmt.Errorf("%w: header", ErrMalformed)
-	}
-	if err := json.Unmarshal(parts[1], &claims); err != nil {
-		return header, claims, fmt.Errorf("%w: claims", ErrMalformed)
-	}
-	if header.KeyID == "" {
-		return header, claims, fmt.Errorf("%w: no key id", ErrMalformed)
-	}
-	if typ := string(header.Type); typ != "" && typ != `"JWT"` && typ != `"JOSE"` {
-		return header, claims, fmt.Errorf("%w: its type is not that of a JWT-SVID", ErrMalformed)
-	}
-	return header, claims, nil
 }

@@ -91,10 +91,10 @@ func Open(ctx context.Context, specs []BundleSpec, log *slog.Logger, now func() 
 		s.domains = append(s.domains, td)
 		switch {
 		case spec.File != "":
-			f, err := newFile(spec.File, newHeld(td, "file "+spec.File, log, now))
-			if err != nil {
+			f := &file{held: newHeld(td, "file "+spec.File, log, now), path: spec.File}
+			if _, err := f.bundle(); err != nil { // an error at the start is a mistake in the configuration
 				stop()
-				return nil, err
+				return nil, fmt.Errorf("attest: %w", err)
 			}
 			s.byDomain[td] = f
 		case spec.Endpoint != nil:

@@ -44,11 +44,26 @@ func (s *stream) follow(ctx context.Context, take func(ctx context.Context, kind
 	defer cancel(nil)
 	silence := time.AfterFunc(longestSilence, func() { cancel(ErrCutOff) })
 	defer silence.Stop()
-	resp, err := s.open(ctx)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.target, nil)
+	if err != nil {
+		return because(ctx, fmt.Errorf("making a call: %w", err))
+	}
+	req.Header.Set("Accept", "text/event-stream, application/problem+json")
+	if s.last != "" {
+		req.Header.Set("Last-Event-ID", s.last)
+	}
+	resp, err := s.client.send(s.carrier, req)
 	if err != nil {
 		return because(ctx, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK || mediaType(resp.Header) != "text/event-stream" {
+		body, err := io.ReadAll(io.LimitReader(resp.Body, maxEventLine))
+		if err != nil {
+			return because(ctx, fmt.Errorf("reading the answer: %w", err))
+		}
+		return because(ctx, problemOf(resp, body))
+	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, maxEventLine)
 	kind, id := "", s.last
@@ -97,30 +112,6 @@ func because(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	return err
-}
-
-func (s *stream) open(ctx context.Context) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.target, nil)
-	if err != nil {
-		return nil, fmt.Errorf("making a call: %w", err)
-	}
-	req.Header.Set("Accept", "text/event-stream, application/problem+json")
-	if s.last != "" {
-		req.Header.Set("Last-Event-ID", s.last)
-	}
-	resp, err := s.client.send(s.carrier, req)
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode == http.StatusOK && mediaType(resp.Header) == "text/event-stream" {
-		return resp, nil
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxEventLine))
-	if err != nil {
-		return nil, fmt.Errorf("reading the answer: %w", err)
-	}
-	return nil, problemOf(resp, body)
 }
 
 // IssuanceWatch follows records that are added or change. It is not safe for concurrent use.

@@ -102,7 +102,10 @@ func (h *Hold) Close(ctx context.Context) error {
 func (h *Hold) keep(token *Token) {
 	defer close(h.ended)
 	for token != nil {
-		if !wait.For(h.patience, renewAfter(token.TTL)) {
+		// Wait for two thirds of its life, minus a random part of up to a tenth: holders that start together renew at different times.
+		life := token.TTL / 3 * 2
+		life -= time.Duration(rand.Int64N(int64(life/10) + 1)) //nolint:gosec // of no use to anybody who knows it
+		if !wait.For(h.patience, life) {
 			return
 		}
 		token = h.renew()
@@ -139,11 +142,4 @@ func (h *Hold) take(token *Token) {
 	if h.cfg.Obtained != nil {
 		h.cfg.Obtained(token)
 	}
-}
-
-// renewAfter returns two thirds of a lifetime, minus a random part of up to a tenth. Holders that start together then renew at
-// different times.
-func renewAfter(life time.Duration) time.Duration {
-	d := life / 3 * 2
-	return d - time.Duration(rand.Int64N(int64(d/10)+1)) //nolint:gosec // of no use to anybody who knows it
 }

@@ -124,7 +124,32 @@ func (c *Client) answer(req *http.Request, signer *dpop.Signer) (Answer, error) 
 	}
 	switch got.status {
 	case http.StatusCreated:
-		return tokenAnswer(got)
+		var t openapi.Token
+		if err := got.decode(&t); err != nil {
+			return Answer{}, err
+		}
+		token := &Token{
+			ID: t.ID, Kind: t.Kind, Secret: secret.New(t.Token), Type: t.TokenType, Name: t.Name, Static: t.Static,
+			Expires: t.ExpiresAt, Scope: t.Scope, Resource: t.Resource, Task: t.Task, TTL: time.Duration(t.TTL) * time.Second,
+			Clamped: t.Clamped, Policies: t.Policies, Catalogue: t.Catalogue, BreakGlass: t.BreakGlass,
+			OnBehalfOf: t.OnBehalfOf,
+		}
+		if t.Token == "" {
+			token.Secret, token.fields = secret.New(string(t.Credential)), map[string]secret.Text{}
+			var members map[string]json.RawMessage
+			_ = json.Unmarshal(t.Credential, &members) // what is not an object has no members
+			for name, value := range members {
+				var text string
+				if err := json.Unmarshal(value, &text); err != nil {
+					text = string(value) // a number, a list or an object stays JSON
+				}
+				token.fields[name] = secret.New(text)
+			}
+		}
+		if t.ID == "" || t.Kind == "" || (t.Token == "") == (len(token.fields) == 0) {
+			return Answer{}, fmt.Errorf("%w: no credential in it", ErrAnswer)
+		}
+		return Answer{Token: token}, nil
 
 	case http.StatusAccepted:
 		var p openapi.Pending
@@ -142,35 +167,6 @@ func (c *Client) answer(req *http.Request, signer *dpop.Signer) (Answer, error) 
 	default:
 		return Answer{}, fmt.Errorf("%w: status %d", ErrAnswer, got.status)
 	}
-}
-
-func tokenAnswer(got reply) (Answer, error) {
-	var t openapi.Token
-	if err := got.decode(&t); err != nil {
-		return Answer{}, err
-	}
-	token := &Token{
-		ID: t.ID, Kind: t.Kind, Secret: secret.New(t.Token), Type: t.TokenType, Name: t.Name, Static: t.Static,
-		Expires: t.ExpiresAt, Scope: t.Scope, Resource: t.Resource, Task: t.Task, TTL: time.Duration(t.TTL) * time.Second,
-		Clamped: t.Clamped, Policies: t.Policies, Catalogue: t.Catalogue, BreakGlass: t.BreakGlass,
-		OnBehalfOf: t.OnBehalfOf,
-	}
-	if t.Token == "" {
-		token.Secret, token.fields = secret.New(string(t.Credential)), map[string]secret.Text{}
-		var members map[string]json.RawMessage
-		_ = json.Unmarshal(t.Credential, &members) // what is not an object has no members
-		for name, value := range members {
-			var text string
-			if err := json.Unmarshal(value, &text); err != nil {
-				text = string(value) // a number, a list or an object stays JSON
-			}
-			token.fields[name] = secret.New(text)
-		}
-	}
-	if t.ID == "" || t.Kind == "" || (t.Token == "") == (len(token.fields) == 0) {
-		return Answer{}, fmt.Errorf("%w: no credential in it", ErrAnswer)
-	}
-	return Answer{Token: token}, nil
 }
 
 // Field returns one member of a credential that is not a JWT, such as "password". A string is returned as its text, and any
@@ -276,7 +272,16 @@ func (c *Client) obtain(ctx, patience context.Context, ask Ask, waiting func(Pen
 	// The server ends the wait when the request expires. This deadline applies if it does not.
 	until, cancel := context.WithDeadline(patience, pending.Expires.Add(longestWait))
 	defer cancel()
-	if err := c.waitOut(until, pending.ID); err != nil {
+	for pause := firstPause; ; pause = min(2*pause, longestPause) { // wait for people, also through transient errors
+		if _, err = c.Wait(until, pending.ID); err == nil || !passes(err) {
+			break
+		}
+		if !wait.For(until, max(pause, wanted(err))) {
+			err = fmt.Errorf("waiting for people: %w", until.Err())
+			break
+		}
+	}
+	if err != nil {
 		// Withdraw the request, which nobody waits for any longer. If that fails, it expires.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingUp)
 		defer cancel()
@@ -290,19 +295,6 @@ func (c *Client) obtain(ctx, patience context.Context, ask Ask, waiting func(Pen
 		return nil, fmt.Errorf("%w: and people have not agreed", ErrDecided)
 	}
 	return answer.Token, nil
-}
-
-// waitOut is Wait with retries after transient errors.
-func (c *Client) waitOut(ctx context.Context, id string) error {
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		_, err := c.Wait(ctx, id)
-		if err == nil || !passes(err) {
-			return err
-		}
-		if !wait.For(ctx, max(pause, wanted(err))) {
-			return fmt.Errorf("waiting for people: %w", ctx.Err())
-		}
-	}
 }
 
 // passes reports whether a later retry can succeed. It is true for a call that got no response, and false if the server refused

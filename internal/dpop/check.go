@@ -107,9 +107,38 @@ func Check(values []string, want Expected) (Proof, error) {
 	if len(values) > 1 {
 		return Proof{}, ErrMalformed
 	}
-	c, thumbprint, err := verified(values[0])
+	proof := values[0]
+	parts, err := jws.Split(proof, maxProof)
 	if err != nil {
-		return Proof{}, err
+		return Proof{}, ErrMalformed
+	}
+	var head header
+	if json.Unmarshal(parts[0], &head, json.RejectUnknownMembers(true)) != nil || head.Type != Type {
+		return Proof{}, ErrMalformed
+	}
+	var c claims
+	if json.Unmarshal(parts[1], &c) != nil || c.ID == "" || len(c.ID) > maxID {
+		return Proof{}, ErrMalformed
+	}
+	// Any caller can supply any key: the proof only proves that the caller holds the key with this thumbprint.
+	fit, ok := fits[head.Algorithm]
+	if !ok {
+		return Proof{}, ErrAlgorithm
+	}
+	var members jwk
+	if json.Unmarshal(head.Key, &members, json.RejectUnknownMembers(true)) != nil {
+		return Proof{}, ErrKey
+	}
+	var key jose.JSONWebKey
+	if key.UnmarshalJSON(head.Key) != nil || !key.IsPublic() || !fit(key.Key) || !jws.MayVerify(head.Key) {
+		return Proof{}, ErrKey
+	}
+	if jws.Verify(proof, parts, head.Algorithm, key.Key) != nil {
+		return Proof{}, ErrSignature
+	}
+	thumbprint, err := jws.Thumbprint(key.Key)
+	if err != nil {
+		return Proof{}, ErrKey
 	}
 	issued, err := jws.Seconds(c.IssuedAt)
 	if err != nil {
@@ -132,43 +161,6 @@ func Check(values []string, want Expected) (Proof, error) {
 	return Proof{
 		Thumbprint: thumbprint, Digest: sha256.Sum256([]byte(thumbprint + "." + c.ID)), Until: issued.Add(late + time.Second),
 	}, nil
-}
-
-// verified returns the claims of a proof and the thumbprint of the key that signed them.
-func verified(proof string) (claims, string, error) {
-	parts, err := jws.Split(proof, maxProof)
-	if err != nil {
-		return claims{}, "", ErrMalformed
-	}
-	var head header
-	if json.Unmarshal(parts[0], &head, json.RejectUnknownMembers(true)) != nil || head.Type != Type {
-		return claims{}, "", ErrMalformed
-	}
-	var c claims
-	if json.Unmarshal(parts[1], &c) != nil || c.ID == "" || len(c.ID) > maxID {
-		return claims{}, "", ErrMalformed
-	}
-	// Any caller can supply any key: the proof only proves that the caller holds the key with this thumbprint.
-	fit, ok := fits[head.Algorithm]
-	if !ok {
-		return claims{}, "", ErrAlgorithm
-	}
-	var members jwk
-	if json.Unmarshal(head.Key, &members, json.RejectUnknownMembers(true)) != nil {
-		return claims{}, "", ErrKey
-	}
-	var key jose.JSONWebKey
-	if key.UnmarshalJSON(head.Key) != nil || !key.IsPublic() || !fit(key.Key) || !jws.MayVerify(head.Key) {
-		return claims{}, "", ErrKey
-	}
-	if jws.Verify(proof, parts, head.Algorithm, key.Key) != nil {
-		return claims{}, "", ErrSignature
-	}
-	thumbprint, err := jws.Thumbprint(key.Key)
-	if err != nil {
-		return claims{}, "", ErrKey
-	}
-	return c, thumbprint, nil
 }
 
 // hashOf returns the ath of a proof for a token, or "" if there is no token.

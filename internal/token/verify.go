@@ -89,9 +89,12 @@ func (v *Verifier) Verify(raw string) (Claims, error) {
 	if err != nil {
 		return Claims{}, err
 	}
-	claims, err := parseClaims(payload)
-	if err != nil {
-		return Claims{}, err
+	// Accept a payload only if it has a single interpretation: no duplicate members, no names in the wrong case, and no fractions
+	// where a whole number is required. Ignore unknown members (RFC 9068, section 2.2).
+	var claims received
+	if strict.Unmarshal(payload, &claims, numbers) != nil || claims.IssuedAt <= 0 || claims.Expires <= claims.IssuedAt || claims.Expires > maxUnixTime ||
+		slices.Contains([]string{claims.Issuer, claims.Subject, claims.ClientID, claims.Audience, claims.ID}, "") {
+		return Claims{}, ErrMalformed // the parser's text quotes the payload
 	}
 	now := v.cfg.Now()
 	switch {
