@@ -212,7 +212,14 @@ func (s *state) table(row Row) {
 	case Catalogues:
 		s.files(row)
 	case Uses:
-		s.useRow(row)
+		expected := project(Uses)
+		if key, ok := id(row.Values[0]); ok {
+			if u, said := s.uses[key]; said {
+				expected.set(u.index, u.row(key)...)
+				delete(s.uses, key)
+			}
+		}
+		expected.compare(row, &s.projections)
 	default:
 		for _, p := range []*projection{s.tasks, s.quarantines, s.people, s.passkeys, s.votes, s.changes, s.head} {
 			if p.table == row.Table {
@@ -422,16 +429,4 @@ func (u use) row(issuance uuid.UUID) []string {
 		issuance.String(), strconv.FormatInt(u.began, 10), strconv.FormatInt(u.calls, 10), last, instant(time.UnixMicro(u.time)),
 		strconv.FormatInt(u.index, 10),
 	}
-}
-
-// useRow compares a row of uses with the expected one, which it removes.
-func (s *state) useRow(row Row) {
-	expected := project(Uses)
-	if key, ok := id(row.Values[0]); ok {
-		if u, said := s.uses[key]; said {
-			expected.set(u.index, u.row(key)...)
-			delete(s.uses, key)
-		}
-	}
-	expected.compare(row, &s.projections)
 }
