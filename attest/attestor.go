@@ -1,6 +1,18 @@
+// Package attest turns an SVID into an [Identity]. It accepts an X.509-SVID from a mutual TLS connection and a JWT-SVID sent as a
+// bearer token, and checks both against the bundle of the SVID's own trust domain. It also keeps those bundles current, from the
+// Workload API, from files and from SPIFFE federation endpoints.
+//
+// go-spiffe does the checks of the SPIFFE specifications. This package adds the checks that go-spiffe leaves to its caller: key
+// usages, a path in the ID, our own clock with a few seconds of leeway, short lifetimes, exactly one audience, and headers with
+// no members but alg, kid and typ.
+//
+// It must never create an Identity from anything but a verified SVID, never merge the bundles of two trust domains, never use the
+// system's certificate store for an SVID, and never put a byte of a token in an error. On any failure it returns an error that
+// wraps one of the Err variables, and the zero Identity.
 package attest
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/tls"
 	"errors"
@@ -69,54 +81,39 @@ type Attestor struct {
 // New checks cfg and returns an Attestor. An empty audience or list of trust domains is an error: go-spiffe accepts any audience
 // if none is given.
 func New(cfg Config) (*Attestor, error) {
-	if err := cfg.check(); err != nil {
-		return nil, err
+	switch {
+	case cfg.Bundles == nil:
+		return nil, errors.New("attest: no bundles")
+	case cfg.Now == nil:
+		return nil, errors.New("attest: no clock")
+	case cfg.Audience == "":
+		return nil, errors.New("attest: no audience")
+	case len(cfg.TrustDomains) == 0:
+		return nil, errors.New("attest: no trust domains")
+	case cfg.MaxJWTLife < 0 || cfg.MaxJWTLife > maxJWTTotalLife:
+		return nil, fmt.Errorf("attest: the maximum lifetime of a JWT-SVID must be between 0 and %s", maxJWTTotalLife)
+	case cfg.Leeway < 0 || cfg.Leeway > maxLeeway:
+		return nil, fmt.Errorf("attest: the leeway must be between 0 and %s", maxLeeway)
 	}
 	a := &Attestor{
 		bundles:    cfg.Bundles,
 		domains:    make(map[spiffeid.TrustDomain]bool, len(cfg.TrustDomains)),
 		audience:   cfg.Audience,
 		now:        cfg.Now,
-		maxJWTLife: cfg.MaxJWTLife,
-		leeway:     cfg.Leeway,
+		maxJWTLife: cmp.Or(cfg.MaxJWTLife, defaultMaxJWTLife),
+		leeway:     cmp.Or(cfg.Leeway, defaultLeeway),
 		onRefusal:  cfg.OnRefusal,
 	}
 	for _, td := range cfg.TrustDomains {
+		if td.IsZero() || len(td.Name()) > maxDomainBytes {
+			return nil, fmt.Errorf("attest: trust domain %q is not valid", td.Name())
+		}
 		a.domains[td] = true
-	}
-	if a.maxJWTLife == 0 {
-		a.maxJWTLife = defaultMaxJWTLife
-	}
-	if a.leeway == 0 {
-		a.leeway = defaultLeeway
 	}
 	if a.onRefusal == nil {
 		a.onRefusal = func(net.Addr, error) {}
 	}
 	return a, nil
-}
-
-func (cfg Config) check() error {
-	switch {
-	case cfg.Bundles == nil:
-		return errors.New("attest: no bundles")
-	case cfg.Now == nil:
-		return errors.New("attest: no clock")
-	case cfg.Audience == "":
-		return errors.New("attest: no audience")
-	case len(cfg.TrustDomains) == 0:
-		return errors.New("attest: no trust domains")
-	case cfg.MaxJWTLife < 0 || cfg.MaxJWTLife > maxJWTTotalLife:
-		return fmt.Errorf("attest: the maximum lifetime of a JWT-SVID must be between 0 and %s", maxJWTTotalLife)
-	case cfg.Leeway < 0 || cfg.Leeway > maxLeeway:
-		return fmt.Errorf("attest: the leeway must be between 0 and %s", maxLeeway)
-	}
-	for _, td := range cfg.TrustDomains {
-		if td.IsZero() || len(td.Name()) > maxDomainBytes {
-			return fmt.Errorf("attest: trust domain %q is not valid", td.Name())
-		}
-	}
-	return nil
 }
 
 // TrustDomains returns the accepted trust domains, sorted by name.
@@ -129,17 +126,13 @@ func (a *Attestor) TrustDomains() []spiffeid.TrustDomain {
 func (a *Attestor) Identify(state *tls.ConnectionState, bearer string) (Identity, error) {
 	withCert := state != nil && len(state.PeerCertificates) > 0
 	switch {
-	case withCert && bearer != "":
-		return a.identifyBoth(state, bearer)
-	case withCert:
-		return a.X509(state)
-	case bearer != "":
+	case !withCert && bearer == "":
+		return Identity{}, ErrNoIdentity
+	case !withCert:
 		return a.JWT(bearer)
+	case bearer == "":
+		return a.X509(state)
 	}
-	return Identity{}, ErrNoIdentity
-}
-
-func (a *Attestor) identifyBoth(state *tls.ConnectionState, bearer string) (Identity, error) {
 	id, err := a.X509(state)
 	if err != nil {
 		return Identity{}, err
@@ -161,6 +154,105 @@ func (a *Attestor) identifyBoth(state *tls.ConnectionState, bearer string) (Iden
 func (a *Attestor) acceptDomain(id spiffeid.ID) error {
 	if !a.domains[id.TrustDomain()] {
 		return fmt.Errorf("%w: %s", ErrTrustDomain, id.TrustDomain())
+	}
+	return nil
+}
+
+// Kind says which kind of SVID proved an identity.
+type Kind string
+
+// The two kinds of SVID.
+const (
+	KindX509 Kind = "x509-svid"
+	KindJWT  Kind = "jwt-svid"
+)
+
+// Identity is a workload whose SVID was verified. Only an [Attestor] creates one. The zero value stands for no workload.
+type Identity struct {
+	id         spiffeid.ID
+	kind       Kind
+	expires    time.Time
+	thumbprint string
+}
+
+// ID returns the workload's SPIFFE ID. It always has a path.
+func (i Identity) ID() spiffeid.ID { return i.id }
+
+// TrustDomain returns the trust domain whose bundle verified the SVID.
+func (i Identity) TrustDomain() spiffeid.TrustDomain { return i.id.TrustDomain() }
+
+// Kind returns the kind of SVID that proved the identity. If the client presented both, it is KindX509, the stronger one.
+func (i Identity) Kind() Kind { return i.kind }
+
+// Expires returns the end of the SVID's life, or the earlier end if the client presented two SVIDs. For a JWT-SVID it can lie in
+// the past, by at most the leeway for clocks.
+func (i Identity) Expires() time.Time { return i.expires }
+
+// Thumbprint returns the base64url SHA-256 of the client's certificate (RFC 8705, x5t#S256). It is "" if a JWT-SVID alone proved
+// the identity.
+func (i Identity) Thumbprint() string { return i.thumbprint }
+
+// IsZero reports whether i is the zero value.
+func (i Identity) IsZero() bool { return i == Identity{} }
+
+// The limits of SPIFFE-ID, section 2.3, which spiffeid.FromString does not enforce.
+const (
+	maxIDBytes     = 2048
+	maxDomainBytes = 255
+)
+
+// ParseID parses the SPIFFE ID of a workload, as spiffeid.FromString does. The ID must also have a path, be at most 2048 bytes
+// long and name a trust domain of at most 255 bytes. Errors are ErrID.
+func ParseID(s string) (spiffeid.ID, error) {
+	if len(s) > maxIDBytes {
+		return spiffeid.ID{}, fmt.Errorf("%w: longer than %d bytes", ErrID, maxIDBytes)
+	}
+	id, err := spiffeid.FromString(s)
+	if err != nil {
+		return spiffeid.ID{}, fmt.Errorf("%w: %w", ErrID, err)
+	}
+	if len(id.TrustDomain().Name()) > maxDomainBytes {
+		return spiffeid.ID{}, fmt.Errorf("%w: trust domain longer than %d bytes", ErrID, maxDomainBytes)
+	}
+	if id.Path() == "" {
+		return spiffeid.ID{}, fmt.Errorf("%w: it names a trust domain, not a workload", ErrID)
+	}
+	return id, nil
+}
+
+// TLSConfig returns the configuration of a server that requests an X.509-SVID from its clients. A client may present none and
+// send a JWT-SVID instead. If it presents a certificate that does not verify, the handshake fails. The server speaks TLS 1.3
+// only.
+//
+// Session tickets are disabled: Go does not verify the peer's certificate again on a resumed session, so a ticket would outlive
+// the SVID and even its authority. For the same reason VerifyConnection does the verification.
+func (a *Attestor) TLSConfig(getCert func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
+	base := &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		GetCertificate:         getCert,
+		ClientAuth:             tls.RequestClientCert,
+		SessionTicketsDisabled: true,
+		// http.Server adds these to its own copy, which GetConfigForClient then replaces.
+		NextProtos:       []string{"h2", "http/1.1"},
+		VerifyConnection: func(state tls.ConnectionState) error { return a.verifyConnection(nil, state) },
+	}
+	perConnection := base.Clone()
+	base.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		cfg := perConnection.Clone()
+		remote := hello.Conn.RemoteAddr()
+		cfg.VerifyConnection = func(state tls.ConnectionState) error { return a.verifyConnection(remote, state) }
+		return cfg, nil
+	}
+	return base
+}
+
+func (a *Attestor) verifyConnection(remote net.Addr, state tls.ConnectionState) error {
+	if len(state.PeerCertificates) == 0 {
+		return nil
+	}
+	if _, err := a.verifyX509(&state); err != nil {
+		a.onRefusal(remote, err)
+		return err
 	}
 	return nil
 }

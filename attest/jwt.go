@@ -2,13 +2,16 @@ package attest
 
 import (
 	"crypto"
-	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/jws"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spiffe/go-spiffe/v2/bundle/jwtbundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
@@ -30,9 +33,27 @@ func (a *Attestor) Actor(token string) (Identity, error) {
 }
 
 func (a *Attestor) jwt(token, audience string) (Identity, error) {
-	header, claims, err := parseToken(token)
-	if err != nil {
-		return Identity{}, err
+	parts, err := jws.Split(token, maxTokenBytes)
+	switch {
+	case errors.Is(err, jws.ErrTooLarge):
+		return Identity{}, fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case err != nil:
+		return Identity{}, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	// Both calls reject duplicate members, invalid UTF-8 and trailing data, and match names case-sensitively.
+	var header tokenHeader
+	if err := json.Unmarshal(parts[0], &header, json.RejectUnknownMembers(true)); err != nil {
+		return Identity{}, fmt.Errorf("%w: header", ErrMalformed)
+	}
+	var claims tokenClaims
+	if err := json.Unmarshal(parts[1], &claims); err != nil {
+		return Identity{}, fmt.Errorf("%w: claims", ErrMalformed)
+	}
+	if header.KeyID == "" {
+		return Identity{}, fmt.Errorf("%w: no key id", ErrMalformed)
+	}
+	if typ := string(header.Type); typ != "" && typ != `"JWT"` && typ != `"JOSE"` {
+		return Identity{}, fmt.Errorf("%w: its type is not that of a JWT-SVID", ErrMalformed)
 	}
 	if _, ok := keyFits[header.Algorithm]; !ok {
 		return Identity{}, ErrAlgorithm
@@ -66,7 +87,8 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	if err != nil {
 		return Identity{}, ErrSignature // the cause may quote the token
 	}
-	if strings.HasPrefix(header.Algorithm, "PS") && !saltFits(token, header.Algorithm, key) {
+	// The salt of an RSASSA-PSS signature must be as long as its hash (RFC 7518, section 3.5). go-spiffe accepts any length.
+	if strings.HasPrefix(header.Algorithm, "PS") && jws.Verify(token, parts, header.Algorithm, key) != nil {
 		return Identity{}, ErrSignature
 	}
 	if svid.ID != id || !svid.Expiry.Equal(expires) {
@@ -74,13 +96,6 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	}
 	a.tokens.Put(digest, key)
 	return Identity{id: id, kind: KindJWT, expires: expires}, nil
-}
-
-// saltFits reports whether the salt of an RSASSA-PSS signature is as long as its hash, as RFC 7518, section 3.5, requires.
-// go-spiffe accepts any length.
-func saltFits(token, algorithm string, key crypto.PublicKey) bool {
-	parts, err := jws.Split(token, maxTokenBytes)
-	return err == nil && jws.Verify(token, parts, algorithm, key) == nil
 }
 
 // checkTimes returns the end of the token's life. It allows each time to be off by the leeway, in the token's favour.
@@ -142,12 +157,25 @@ func (a *Attestor) jwtKey(td spiffeid.TrustDomain, header tokenHeader) (crypto.P
 var keyFits = map[string]func(crypto.PublicKey) bool{
 	"RS256": jws.IsRSA, "RS384": jws.IsRSA, "RS512": jws.IsRSA,
 	"PS256": jws.IsRSA, "PS384": jws.IsRSA, "PS512": jws.IsRSA,
-	"ES256": isCurve("P-256"), "ES384": isCurve("P-384"), "ES512": isCurve("P-521"),
+	"ES256": jws.OnCurve(elliptic.P256()), "ES384": jws.OnCurve(elliptic.P384()), "ES512": jws.OnCurve(elliptic.P521()),
 }
 
-func isCurve(name string) func(crypto.PublicKey) bool {
-	return func(key crypto.PublicKey) bool {
-		k, ok := key.(*ecdsa.PublicKey)
-		return ok && k.Curve.Params().Name == name
-	}
+// maxTokenBytes is far above the size of any real JWT-SVID and far below a size that makes parsing a denial of service.
+const maxTokenBytes = 8 << 10
+
+// tokenHeader has the only members that a JWT-SVID may have in its header (JWT-SVID, section 2). Any other, such as jku, jwk, x5c
+// or crit, asks a verifier to trust what the token's sender says about keys.
+type tokenHeader struct {
+	Algorithm string         `json:"alg"`
+	KeyID     string         `json:"kid"`
+	Type      jsontext.Value `json:"typ"`
+}
+
+// tokenClaims are the claims that are checked. Times stay text until they are known to be integers.
+type tokenClaims struct {
+	Subject   string         `json:"sub"`
+	Audience  jsontext.Value `json:"aud"`
+	Expires   jsontext.Value `json:"exp"`
+	NotBefore jsontext.Value `json:"nbf"`
+	IssuedAt  jsontext.Value `json:"iat"`
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/spiffe/go-spiffe/v2/bundle/jwtbundle"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
@@ -82,41 +83,24 @@ func Open(ctx context.Context, specs []BundleSpec, log *slog.Logger, now func() 
 	}
 	runCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Sources{byDomain: make(map[spiffeid.TrustDomain]source, len(specs)), stop: stop}
-	runs, err := s.build(specs, log, now)
-	if err != nil {
-		stop()
-		return nil, err
-	}
-	started := make([]chan struct{}, len(runs))
-	for i, run := range runs {
-		started[i] = make(chan struct{})
-		s.running.Go(func() { run(runCtx, sync.OnceFunc(func() { close(started[i]) })) })
-	}
-	if err := await(ctx, started); err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	return s, nil
-}
-
-// runner is the loop of a source. It calls started after its first attempt, whether or not that succeeded.
-type runner func(ctx context.Context, started func())
-
-func (s *Sources) build(specs []BundleSpec, log *slog.Logger, now func() time.Time) ([]runner, error) {
-	var runs []runner
+	// runs are the loops of sources. Each calls started after its first attempt, whether or not that succeeded.
+	var runs []func(ctx context.Context, started func())
 	workloads := make(map[string]*workload)
 	for _, spec := range specs {
 		td := spec.TrustDomain
 		s.domains = append(s.domains, td)
 		switch {
 		case spec.File != "":
-			f, err := newFile(spec.File, newHeld(td, "file "+spec.File, log, now))
-			if err != nil {
-				return nil, err
+			f := &file{held: newHeld(td, "file "+spec.File, log, now), path: spec.File}
+			if _, err := f.bundle(); err != nil { // an error at the start is a mistake in the configuration
+				stop()
+				return nil, fmt.Errorf("attest: %w", err)
 			}
 			s.byDomain[td] = f
 		case spec.Endpoint != nil:
 			e, err := newEndpoint(*spec.Endpoint, newHeld(td, spec.Endpoint.Profile+" "+spec.Endpoint.URL, log, now))
 			if err != nil {
+				stop()
 				return nil, err
 			}
 			s.byDomain[td] = e
@@ -133,7 +117,22 @@ func (s *Sources) build(specs []BundleSpec, log *slog.Logger, now func() time.Ti
 			s.byDomain[td] = h
 		}
 	}
-	return runs, nil
+	started := make([]chan struct{}, len(runs))
+	for i, run := range runs {
+		started[i] = make(chan struct{})
+		s.running.Go(func() { run(runCtx, sync.OnceFunc(func() { close(started[i]) })) })
+	}
+	enough := time.After(startWait)
+	for _, one := range started {
+		select {
+		case <-one:
+		case <-enough:
+			return s, nil
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("opening bundle sources: %w", ctx.Err()), s.Close())
+		}
+	}
+	return s, nil
 }
 
 func checkSpecs(specs []BundleSpec) error {
@@ -161,21 +160,6 @@ func checkSpecs(specs []BundleSpec) error {
 		}
 		if err := workloadapi.ValidateAddress(spec.WorkloadAPI); err != nil {
 			return fmt.Errorf("attest: Workload API of %s: %w", td, err)
-		}
-	}
-	return nil
-}
-
-func await(ctx context.Context, started []chan struct{}) error {
-	enough := time.NewTimer(startWait)
-	defer enough.Stop()
-	for _, one := range started {
-		select {
-		case <-one:
-		case <-enough.C:
-			return nil
-		case <-ctx.Done():
-			return fmt.Errorf("opening bundle sources: %w", ctx.Err())
 		}
 	}
 	return nil
@@ -223,3 +207,93 @@ func (s *Sources) Close() error {
 	s.running.Wait()
 	return nil
 }
+
+const (
+	workloadRetry = 5 * time.Second
+
+	// After this long without a good update, the connection is made again: on some answers go-spiffe gives up a stream
+	// permanently, and would then serve its last bundle for ever.
+	workloadRenew = 2 * time.Minute
+)
+
+// workload is one Workload API, with the trust domains that are configured to come from it. The API also returns the bundles of
+// federated domains; only the bundles of the members are read.
+type workload struct {
+	addr    string
+	members []*held
+	started func()
+}
+
+func (w *workload) run(ctx context.Context, started func()) {
+	w.started = started
+	for ctx.Err() == nil {
+		err := w.watch(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			w.Errorf("%v", err)
+		}
+		wait.For(ctx, workloadRetry)
+	}
+}
+
+// watch follows one connection until ctx ends or the connection fails.
+func (w *workload) watch(ctx context.Context) error {
+	options := workloadapi.WithClientOptions(workloadapi.WithAddr(w.addr), workloadapi.WithLogger(w))
+	src, err := workloadapi.NewBundleSource(ctx, options)
+	if err != nil {
+		return fmt.Errorf("connecting to the Workload API: %w", err)
+	}
+	defer func() { _ = src.Close() }() // the connection is only read from
+	tick := time.NewTicker(workloadRenew)
+	defer tick.Stop()
+	w.update(src)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-src.Updated():
+			w.update(src)
+		case <-tick.C:
+			if w.members[0].failing() > workloadRenew {
+				return errors.New("no update from the Workload API")
+			}
+		}
+	}
+}
+
+// update copies the current bundles of the Workload API. It withdraws a bundle that the API no longer has.
+func (w *workload) update(src *workloadapi.BundleSource) {
+	defer w.started()
+	for _, h := range w.members {
+		// X.509 and JWT authorities arrive in two streams. With the JWT authorities alone, no certificate can be verified.
+		_, err := src.GetX509BundleForTrustDomain(h.domain)
+		var bundle *spiffebundle.Bundle
+		if err == nil {
+			bundle, err = src.GetBundleForTrustDomain(h.domain)
+		}
+		if err != nil {
+			h.withdraw(err)
+			continue
+		}
+		h.set(bundle)
+	}
+}
+
+// Errorf makes workload a go-spiffe logger. That is the only way to learn that a stream broke.
+func (w *workload) Errorf(format string, args ...any) {
+	defer w.started()
+	for _, h := range w.members {
+		h.fail(fmt.Errorf(format, args...))
+	}
+}
+
+// Warnf does nothing.
+func (w *workload) Warnf(string, ...any) {}
+
+// Infof does nothing.
+func (w *workload) Infof(string, ...any) {}
+
+// Debugf does nothing.
+func (w *workload) Debugf(string, ...any) {}

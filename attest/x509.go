@@ -5,11 +5,15 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rsa"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/brevet-dev/brevet/internal/jws"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
@@ -59,32 +63,62 @@ func (a *Attestor) verifyX509(state *tls.ConnectionState) (Identity, error) {
 	if err := checkProfile(leaf); err != nil {
 		return Identity{}, err
 	}
-	bundle, err := a.x509Bundle(id.TrustDomain())
-	if err != nil {
-		return Identity{}, err
-	}
-	if err := a.verifyChain(id, chain, bundle); err != nil {
-		return Identity{}, err
-	}
-	return Identity{id: id, kind: KindX509, expires: leaf.NotAfter, thumbprint: jws.CertificateThumbprint(leaf.Raw)}, nil
-}
+	proven := Identity{id: id, kind: KindX509, expires: leaf.NotAfter, thumbprint: jws.CertificateThumbprint(leaf.Raw)}
 
-// verifyChain verifies a chain against the bundle at the current time. For a chain in the cache it does not compute the
-// signatures again.
-func (a *Attestor) verifyChain(id spiffeid.ID, chain []*x509.Certificate, bundle *x509bundle.Bundle) error {
-	now, authorities, digest := a.now(), bundle.X509Authorities(), digestOf(chain)
-	if known, ok := a.chains.Get(digest); ok && known.holds(authorities, now) {
-		return nil
-	}
-	verified, chains, err := x509svid.Verify(chain, bundle, x509svid.WithTime(now))
+	// Take the authorities of the trust domain, without those whose key is too weak.
+	td := id.TrustDomain()
+	bundle, err := a.bundles.GetX509BundleForTrustDomain(td)
 	if err != nil {
-		return a.verifyError(err, chain[0])
+		return Identity{}, fmt.Errorf("%w: %s: %w", ErrBundleUnavailable, td, err)
+	}
+	if bundle == nil || bundle.TrustDomain() != td {
+		return Identity{}, fmt.Errorf("%w: the source returned the wrong bundle for %s", ErrBundleUnavailable, td)
+	}
+	authorities := slices.DeleteFunc(bundle.X509Authorities(), func(c *x509.Certificate) bool { return !strongKey(c.PublicKey) })
+
+	// Do not compute the signatures of a chain in the cache again.
+	now := a.now()
+	var digest [sha256.Size]byte
+	h := sha256.New()
+	for _, cert := range chain {
+		h.Write(cert.Raw) // DER encodes its own length, so two chains cannot collide
+	}
+	h.Sum(digest[:0])
+	known, ok := a.chains.Get(digest)
+	if ok && !now.Before(known.from) && !now.After(known.until) && slices.Equal(known.authorities, authorities) {
+		return proven, nil
+	}
+	verified, chains, err := x509svid.Verify(chain, x509bundle.FromX509Authorities(td, authorities), x509svid.WithTime(now))
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+		if now.Before(leaf.NotBefore) {
+			return Identity{}, fmt.Errorf("%w: %w", ErrNotYetValid, err)
+		}
+		return Identity{}, fmt.Errorf("%w: %w", ErrExpired, err)
+	}
+	if err != nil {
+		return Identity{}, fmt.Errorf("%w: %w", ErrSignature, err)
 	}
 	if verified != id {
-		return fmt.Errorf("%w: the parsers disagree about the ID", ErrMalformed)
+		return Identity{}, fmt.Errorf("%w: the parsers disagree about the ID", ErrMalformed)
 	}
-	a.chains.Put(digest, trustedBy(authorities, chains[0]))
-	return nil
+	fresh := trusted{authorities: authorities, from: leaf.NotBefore, until: leaf.NotAfter}
+	for _, cert := range chains[0] {
+		if cert.NotBefore.After(fresh.from) {
+			fresh.from = cert.NotBefore
+		}
+		if cert.NotAfter.Before(fresh.until) {
+			fresh.until = cert.NotAfter
+		}
+	}
+	a.chains.Put(digest, fresh)
+	return proven, nil
+}
+
+// trusted is the validity period common to all certificates of a verified chain, with the authorities that it was verified
+// against. The chain would verify again while these authorities are the same objects, and all certificates are valid.
+type trusted struct {
+	authorities []*x509.Certificate
+	from, until time.Time
 }
 
 // checkChain bounds the presented chain. It checks every certificate, because the client chooses them all.
@@ -108,11 +142,12 @@ func checkChain(chain []*x509.Certificate) error {
 
 // checkProfile checks a leaf against X509-SVID, sections 4.1 to 4.4. x509svid.Verify checks some of it again.
 func checkProfile(leaf *x509.Certificate) error {
+	usage, found := extension(leaf, oidKeyUsage)
 	const signing = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	switch {
 	case leaf.IsCA:
 		return fmt.Errorf("%w: it is a CA", ErrProfile)
-	case !keyUsageCritical(leaf):
+	case !found || !usage.Critical:
 		return fmt.Errorf("%w: key usage is missing or not critical", ErrProfile)
 	case leaf.KeyUsage&signing != 0:
 		return fmt.Errorf("%w: it may sign certificates or CRLs", ErrProfile)
@@ -138,28 +173,41 @@ func strongKey(key any) bool {
 	return false
 }
 
-// x509Bundle returns the authorities of one trust domain, without those whose key is too weak.
-func (a *Attestor) x509Bundle(td spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
-	bundle, err := a.bundles.GetX509BundleForTrustDomain(td)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrBundleUnavailable, td, err)
+var (
+	oidKeyUsage       = asn1.ObjectIdentifier{2, 5, 29, 15}
+	oidSubjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
+)
+
+const tagURI = 6 // uniformResourceIdentifier, RFC 5280, 4.2.1.6
+
+// workloadID returns the ID in the one URI name of a leaf. It reads the signed bytes: crypto/x509 returns a parsed URL, and
+// printing that drops an empty fragment and lowers the case of the scheme. An ID that the specification forbids would then look
+// like an allowed one.
+func workloadID(leaf *x509.Certificate) (spiffeid.ID, error) {
+	var names []asn1.RawValue
+	if ext, ok := extension(leaf, oidSubjectAltName); ok {
+		if rest, err := asn1.Unmarshal(ext.Value, &names); err != nil || len(rest) > 0 {
+			return spiffeid.ID{}, fmt.Errorf("%w: subject alternative names", ErrMalformed)
+		}
 	}
-	if bundle == nil || bundle.TrustDomain() != td {
-		return nil, fmt.Errorf("%w: the source returned the wrong bundle for %s", ErrBundleUnavailable, td)
+	var uris []string
+	for _, name := range names {
+		if name.Class == asn1.ClassContextSpecific && name.Tag == tagURI {
+			uris = append(uris, string(name.Bytes))
+		}
 	}
-	strong := slices.DeleteFunc(bundle.X509Authorities(), func(c *x509.Certificate) bool { return !strongKey(c.PublicKey) })
-	return x509bundle.FromX509Authorities(td, strong), nil
+	if len(uris) != 1 {
+		return spiffeid.ID{}, fmt.Errorf("%w: %d URI names, not one", ErrProfile, len(uris))
+	}
+	return ParseID(uris[0])
 }
 
-// verifyError returns the error for a chain that did not verify. It separates expiry from lack of trust, because the remedy
-// differs.
-func (a *Attestor) verifyError(err error, leaf *x509.Certificate) error {
-	var invalid x509.CertificateInvalidError
-	if !errors.As(err, &invalid) || invalid.Reason != x509.Expired {
-		return fmt.Errorf("%w: %w", ErrSignature, err)
+// extension finds an extension. crypto/x509 rejects a certificate that has one twice.
+func extension(leaf *x509.Certificate, oid asn1.ObjectIdentifier) (pkix.Extension, bool) {
+	for _, ext := range leaf.Extensions {
+		if ext.Id.Equal(oid) {
+			return ext, true
+		}
 	}
-	if a.now().Before(leaf.NotBefore) {
-		return fmt.Errorf("%w: %w", ErrNotYetValid, err)
-	}
-	return fmt.Errorf("%w: %w", ErrExpired, err)
+	return pkix.Extension{}, false
 }

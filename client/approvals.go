@@ -4,81 +4,20 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// longestWait is how long one call waits for a decision. It is shorter than the timeout of a call.
-const longestWait = 20 * time.Second
-
-// Wait returns the state of one of the caller's own requests once it is no longer pending. If ctx ends first, it returns the
-// last state with an error. It calls the server as often as it needs to.
-func (c *Client) Wait(ctx context.Context, id string) (openapi.RequestState, error) {
-	if err := segment(id); err != nil {
-		return openapi.RequestState{}, err
-	}
-	for {
-		var state openapi.RequestState
-		query := "?wait=" + strconv.Itoa(int(longestWait/time.Second)) + "s"
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+"/v1/requests/"+url.PathEscape(id)+query, nil)
-		if err != nil {
-			return state, fmt.Errorf("making a call: %w", err)
-		}
-		began := time.Now() //nolint:forbidigo // for a pause, not for a decision
-		if err := c.read(req, &state); err != nil || state.Status != openapi.StatusPending {
-			return state, err
-		}
-		// An overloaded server responds at once instead of waiting.
-		if pause := time.Second - time.Since(began); pause > 0 {
-			select {
-			case <-ctx.Done():
-				return state, fmt.Errorf("waiting for people: %w", ctx.Err())
-			case <-time.After(pause):
-			}
-		}
-	}
-}
-
-// Redeem gets the credential of an approved request. ask is the ask that the request was made with; only its keys are sent
-// again. The answer is pending while the request still waits for approval. If a person rejected it, the error is ErrDenied.
-func (c *Client) Redeem(ctx context.Context, id string, ask Ask) (Answer, error) {
-	if err := segment(id); err != nil {
-		return Answer{}, err
-	}
-	req, err := c.post(ctx, "/v1/requests/"+url.PathEscape(id)+"/token", openapi.Redemption{Csr: ask.CSR, PublicKey: ask.PublicKey})
-	if err != nil {
-		return Answer{}, err
-	}
-	return c.answer(req, ask.Signer)
-}
-
-// Withdraw withdraws one of the caller's own requests. It is idempotent.
-func (c *Client) Withdraw(ctx context.Context, id string) error {
-	if err := segment(id); err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodDelete, c.base.String()+"/v1/requests/"+url.PathEscape(id), nil)
-	if err != nil {
-		return fmt.Errorf("making a call: %w", err)
-	}
-	_, err = c.do(req)
-	return err
-}
-
 // Approvals lists the requests that wait for the calling person's vote. It takes one request from each trust domain in turn,
 // and within a trust domain one from each sandbox in turn, oldest first. It checks every request against its hash.
 func (c *Client) Approvals(ctx context.Context, limit int) (openapi.ApprovalList, error) {
-	var list openapi.ApprovalList
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+"/v1/approvals?limit="+strconv.Itoa(limit), nil)
+	list, err := fetch[openapi.ApprovalList](ctx, c, call{path: "/v1/approvals", query: url.Values{"limit": {strconv.Itoa(limit)}}})
 	if err != nil {
-		return list, fmt.Errorf("making a call: %w", err)
-	}
-	if err := c.read(req, &list); err != nil {
 		return list, err
 	}
 	for _, one := range list.Approvals {
@@ -91,8 +30,8 @@ func (c *Client) Approvals(ctx context.Context, limit int) (openapi.ApprovalList
 
 // Approval reads one request that waits for approval or did, with its votes. It checks the request against its hash.
 func (c *Client) Approval(ctx context.Context, id string) (openapi.ApprovalCase, error) {
-	var one openapi.ApprovalCase
-	if err := c.get(ctx, "/v1/approvals/", id, &one); err != nil {
+	one, err := fetch[openapi.ApprovalCase](ctx, c, call{path: "/v1/approvals/%s", name: id})
+	if err != nil {
 		return one, err
 	}
 	return one, checkHash(one)
@@ -112,15 +51,7 @@ func (c *Client) VoteForTask(ctx context.Context, shown openapi.ApprovalCase, no
 }
 
 func (c *Client) vote(ctx context.Context, id string, vote openapi.VoteRequest) (openapi.ApprovalCase, error) {
-	var after openapi.ApprovalCase
-	if err := segment(id); err != nil {
-		return after, err
-	}
-	req, err := c.post(ctx, "/v1/approvals/"+url.PathEscape(id)+"/votes", vote)
-	if err != nil {
-		return after, err
-	}
-	return after, c.read(req, &after)
+	return fetch[openapi.ApprovalCase](ctx, c, call{method: http.MethodPost, path: "/v1/approvals/%s/votes", name: id, body: vote})
 }
 
 // checkHash checks that the hash that a vote names is the hash of what the person is shown.
@@ -128,6 +59,118 @@ func checkHash(one openapi.ApprovalCase) error {
 	hash := sha256.Sum256([]byte(one.Canonical))
 	if hex.EncodeToString(hash[:]) != one.Hash {
 		return fmt.Errorf("%w: the hash of request %q is not that of what it shows", ErrAnswer, one.ID)
+	}
+	return nil
+}
+
+// ApprovalEvent is a change in the list of requests that wait for a person's vote. One of the three fields is set.
+type ApprovalEvent struct {
+	Waiting *openapi.ApprovalCase    // began to wait, or became break-glass; checked against its hash
+	Decided *openapi.ApprovalDecided // no longer waits
+	More    bool                     // more requests wait than are listed, and may be older
+}
+
+// ApprovalWatch follows the requests that wait for the calling person's vote. It is not safe for concurrent use.
+type ApprovalWatch struct {
+	stream
+	knows map[string]bool // waiting requests, and whether each was reported as break-glass
+	more  bool            // more requests wait than are listed
+}
+
+// WatchApprovals returns a watch that has not reported any request yet.
+func (c *Client) WatchApprovals() *ApprovalWatch {
+	return &ApprovalWatch{stream: c.stream("/v1/approvals/events"), knows: map[string]bool{}}
+}
+
+// Follow calls on for each request that waits, and then for each change. It returns nil if the server ends the stream, which it
+// does when the person's ID token expires. It returns an error if the connection is lost (ErrCutOff), if on returns one, or if
+// ctx ends. A later call continues from there. A request is reported as waiting twice only if it was decided in between, or
+// became break-glass.
+func (w *ApprovalWatch) Follow(ctx context.Context, on func(ApprovalEvent) error) error {
+	return w.stream.follow(ctx, func(ctx context.Context, kind string, data []byte) error { return w.take(ctx, kind, data, on) })
+}
+
+// take reports one event. It ignores unknown kinds, which are for newer clients.
+func (w *ApprovalWatch) take(ctx context.Context, kind string, data []byte, on func(ApprovalEvent) error) error {
+	switch kind {
+	case "waiting":
+		one, err := event[openapi.ApprovalCase](data)
+		if err != nil {
+			return err
+		}
+		return w.waits(one, on)
+	case "decided":
+		one, err := event[openapi.ApprovalDecided](data)
+		if err != nil {
+			return err
+		}
+		return w.decided(one, on)
+	case "current":
+		now, err := event[openapi.ApprovalsCurrent](data)
+		if err != nil {
+			return err
+		}
+		return w.catchUp(ctx, now, on)
+	}
+	return nil
+}
+
+func (w *ApprovalWatch) waits(one openapi.ApprovalCase, on func(ApprovalEvent) error) error {
+	if err := checkHash(one); err != nil {
+		return err
+	}
+	if broken, known := w.knows[one.ID]; known && (broken || !one.Approval.Broken) {
+		return nil
+	}
+	w.knows[one.ID] = one.Approval.Broken
+	return on(ApprovalEvent{Waiting: &one})
+}
+
+func (w *ApprovalWatch) decided(one openapi.ApprovalDecided, on func(ApprovalEvent) error) error {
+	if _, known := w.knows[one.ID]; !known {
+		return nil
+	}
+	delete(w.knows, one.ID)
+	return on(ApprovalEvent{Decided: &one})
+}
+
+// catchUp reports the changes that happened while there was no connection.
+func (w *ApprovalWatch) catchUp(ctx context.Context, now openapi.ApprovalsCurrent, on func(ApprovalEvent) error) error {
+	waits := map[string]bool{}
+	for _, id := range now.Ids {
+		waits[id] = true
+	}
+	for id := range w.knows {
+		if waits[id] {
+			continue
+		}
+		one, err := w.client.Approval(ctx, id)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return err
+		}
+		if now.More && one.Status == openapi.StatusPending {
+			continue // it may still wait
+		}
+		// A person who may no longer see the request learns only that it no longer waits.
+		if err := w.decided(openapi.ApprovalDecided{ID: id, Status: one.Status, StatusAt: one.StatusAt}, on); err != nil {
+			return err
+		}
+	}
+	for _, id := range now.Ids {
+		if _, known := w.knows[id]; known {
+			continue
+		}
+		one, err := w.client.Approval(ctx, id)
+		if err != nil {
+			return err
+		}
+		if err := w.waits(one, on); err != nil {
+			return err
+		}
+	}
+	before := w.more
+	if w.more = now.More; w.more && !before {
+		return on(ApprovalEvent{More: true})
 	}
 	return nil
 }

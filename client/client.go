@@ -5,15 +5,22 @@
 package client
 
 import (
+	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/brevet-dev/brevet/openapi"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
@@ -107,27 +114,174 @@ func New(cfg Config, options ...Option) (*Client, error) {
 	if cfg.HTTPClient != nil && (c.tls != nil || c.rotating != nil) {
 		return nil, errors.New("client: give either an HTTP client or the TLS of WithX509 and WithServer")
 	}
-	c.http = c.httpClient(cfg.HTTPClient)
-	return c, nil
-}
-
-func (c *Client) httpClient(given *http.Client) *http.Client {
-	out := &http.Client{Timeout: defaultTimeout}
-	switch {
+	// A Brevet server never redirects. A server that does is not Brevet, and must not get the SVID or the request.
+	c.http = &http.Client{
+		Timeout:       defaultTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	switch given := cfg.HTTPClient; {
 	case given != nil:
-		out.Transport = given.Transport
+		c.http.Transport = given.Transport
 		if given.Timeout > 0 {
-			out.Timeout = given.Timeout
+			c.http.Timeout = given.Timeout
 		}
 	case c.rotating != nil:
-		out.Transport = c.rotating
+		c.http.Transport = c.rotating
 	default:
-		out.Transport = newTransport(c.tls)
+		c.http.Transport = newTransport(c.tls)
 	}
-	// A Brevet server never redirects. A server that does is not Brevet, and must not get the SVID or the request.
-	out.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return out
+	return c, nil
 }
 
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// newTransport returns a transport that connects to one server with the given TLS configuration.
+func newTransport(config *tls.Config) *http.Transport {
+	return &http.Transport{
+		TLSClientConfig:     config,
+		ForceAttemptHTTP2:   true,
+		TLSHandshakeTimeout: 10 * time.Second,
+		IdleConnTimeout:     30 * time.Second,
+		MaxIdleConnsPerHost: 16,
+	}
+}
+
+// rotatingTransport sends requests with the source's current X.509-SVID. A connection presents one certificate for its whole
+// life, and HTTP/2 uses one connection for all requests. So each SVID has its own transport: requests in progress finish on
+// their connection, and requests after a rotation open a new one.
+type rotatingTransport struct {
+	source x509svid.Source
+	config func(x509svid.Source) *tls.Config
+
+	mu      sync.Mutex
+	svid    *x509svid.SVID
+	current *http.Transport
+}
+
+// RoundTrip implements [http.RoundTripper]. It sends a request once more if the server refused the connection's certificate and
+// the source has a newer one of the same identity. The server returned 401 before it acted on the request, so a retry is safe.
+func (t *rotatingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	carrier, used, err := t.latest()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := carrier.RoundTrip(req)
+	if err != nil || resp.StatusCode != http.StatusUnauthorized || !refusesCertificate(resp) {
+		return resp, err
+	}
+	next, newer, err := t.latest()
+	if err != nil || newer == used || newer.ID != used.ID { // another identity must not get what this one requested
+		return resp, nil //nolint:nilerr // the server's answer says more
+	}
+	again := req.Clone(req.Context())
+	if req.Body != nil && req.Body != http.NoBody {
+		if req.GetBody == nil {
+			return resp, nil
+		}
+		if again.Body, err = req.GetBody(); err != nil {
+			return resp, nil //nolint:nilerr // as above
+		}
+	}
+	_ = resp.Body.Close()
+	return next.RoundTrip(again)
+}
+
+// CloseIdleConnections is called by [http.Client.CloseIdleConnections].
+func (t *rotatingTransport) CloseIdleConnections() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.current != nil {
+		t.current.CloseIdleConnections()
+	}
+}
+
+// latest returns the transport for the source's current SVID.
+func (t *rotatingTransport) latest() (*http.Transport, *x509svid.SVID, error) {
+	svid, err := t.source.GetX509SVID()
+	if err != nil {
+		return nil, nil, fmt.Errorf("getting an X.509-SVID: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	same := t.svid == svid || t.svid != nil && len(t.svid.Certificates) > 0 && len(svid.Certificates) > 0 &&
+		slices.Equal(t.svid.Certificates[0].Raw, svid.Certificates[0].Raw)
+	if !same {
+		if t.current != nil {
+			t.current.CloseIdleConnections()
+		}
+		t.svid, t.current = svid, newTransport(t.config(svid))
+	}
+	return t.current, t.svid, nil
+}
+
+// longestRefusal is how much of a 401 is read to find its cause, in bytes.
+const longestRefusal = 64 << 10
+
+// refusesCertificate reports whether the server no longer accepts the connection's certificate. The body can be read again.
+func refusesCertificate(resp *http.Response) bool {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, longestRefusal))
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(body), resp.Body), resp.Body}
+	var p openapi.Problem
+	return err == nil && json.Unmarshal(body, &p) == nil && p.Code == openapi.CodeUnauthenticated &&
+		slices.Contains([]string{"svid_expired", "svid_authority", "svid_signature"}, p.Reason)
+}
+
+// PersonSource returns the ID token of the calling person, and renews it when necessary. The client calls it for each call to
+// the server, from several goroutines.
+type PersonSource interface {
+	IDToken(ctx context.Context) (string, error)
+}
+
+// AsPerson returns a client that authenticates a person with an ID token from source. It uses the server and the connections of
+// c, and authenticates the server as c does. c must not authenticate a workload, because a call has one caller.
+func (c *Client) AsPerson(source PersonSource) (*Client, error) {
+	switch {
+	case source == nil:
+		return nil, errors.New("client: a person needs a source of ID tokens")
+	case c.jwt != nil || c.rotating != nil:
+		return nil, errors.New("client: it proves a workload, and cannot prove a person too")
+	}
+	person, carrier := *c, *c.http
+	carrier.Transport = personTransport{source: source, next: c.http.Transport}
+	person.http = &carrier
+	return &person, nil
+}
+
+// personTransport adds the ID token to each call. Calls go only to the client's server, since no redirect is followed.
+type personTransport struct {
+	source PersonSource
+	next   http.RoundTripper
+}
+
+// RoundTrip implements [http.RoundTripper]. It sends a copy of the request, since a RoundTripper must not change the caller's.
+func (t personTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	token, err := t.source.IDToken(req.Context())
+	if err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close() // a RoundTripper must close the body, also on errors
+		}
+		return nil, fmt.Errorf("fetching an ID token: %w", err)
+	}
+	req = req.Clone(req.Context())
+	req.Header.Set("Authorization", "Bearer "+token)
+	if t.next == nil {
+		return http.DefaultTransport.RoundTrip(req) //nolint:forbidigo // as the given client would
+	}
+	return t.next.RoundTrip(req)
+}
+
+// CloseIdleConnections lets Close reach the transport below.
+func (t personTransport) CloseIdleConnections() {
+	if closer, ok := t.next.(interface{ CloseIdleConnections() }); ok {
+		closer.CloseIdleConnections()
+	}
+}
+
+// WhoAmI returns the identity of the caller, workload or person, as the server sees it, and its roles.
+func (c *Client) WhoAmI(ctx context.Context) (openapi.Caller, error) {
+	return fetch[openapi.Caller](ctx, c, call{path: "/v1/whoami"})
+}

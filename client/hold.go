@@ -87,7 +87,10 @@ func (h *Hold) Close(ctx context.Context) error {
 	}
 	h.abort()
 	var errs []error
-	for _, one := range h.holdings() {
+	h.mu.Lock()
+	alive := slices.Clone(h.alive)
+	h.mu.Unlock()
+	for _, one := range alive {
 		if _, err := h.client.Release(ctx, one.id); err != nil && !errors.Is(err, ErrNotFound) {
 			errs = append(errs, fmt.Errorf("releasing %s: %w", one.id, err))
 		}
@@ -95,17 +98,14 @@ func (h *Hold) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (h *Hold) holdings() []holding {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.Clone(h.alive)
-}
-
 // keep renews the credential until the Hold is closed or renewal fails for good.
 func (h *Hold) keep(token *Token) {
 	defer close(h.ended)
 	for token != nil {
-		if !wait.For(h.patience, renewAfter(token.TTL)) {
+		// Wait for two thirds of its life, minus a random part of up to a tenth: holders that start together renew at different times.
+		life := token.TTL / 3 * 2
+		life -= time.Duration(rand.Int64N(int64(life/10) + 1)) //nolint:gosec // of no use to anybody who knows it
+		if !wait.For(h.patience, life) {
 			return
 		}
 		token = h.renew()
@@ -142,11 +142,4 @@ func (h *Hold) take(token *Token) {
 	if h.cfg.Obtained != nil {
 		h.cfg.Obtained(token)
 	}
-}
-
-// renewAfter returns two thirds of a lifetime, minus a random part of up to a tenth. Holders that start together then renew at
-// different times.
-func renewAfter(life time.Duration) time.Duration {
-	d := life / 3 * 2
-	return d - time.Duration(rand.Int64N(int64(d/10)+1)) //nolint:gosec // of no use to anybody who knows it
 }

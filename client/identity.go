@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"crypto/x509"
 	"fmt"
 	"slices"
@@ -37,7 +38,11 @@ func (i *Identity) Pick(svids []*x509svid.SVID) *x509svid.SVID {
 	defer i.mu.Unlock()
 	var found []*x509svid.SVID
 	for _, svid := range svids {
-		if i.fits(svid) {
+		fits := i.choice == "" || svid.Hint == i.choice
+		if !i.id.IsZero() || namesID(i.choice) {
+			fits = svid.ID.String() == i.wanted()
+		}
+		if fits {
 			found = append(found, svid)
 		}
 	}
@@ -56,20 +61,7 @@ func (i *Identity) Pick(svids []*x509svid.SVID) *x509svid.SVID {
 
 // wanted returns the SPIFFE ID that was picked, or the choice before the first pick.
 func (i *Identity) wanted() string {
-	if !i.id.IsZero() {
-		return i.id.String()
-	}
-	return i.choice
-}
-
-func (i *Identity) fits(svid *x509svid.SVID) bool {
-	if !i.id.IsZero() {
-		return svid.ID == i.id
-	}
-	if namesID(i.choice) {
-		return svid.ID.String() == i.choice
-	}
-	return i.choice == "" || svid.Hint == i.choice
+	return cmp.Or(i.id.String(), i.choice)
 }
 
 // namesID reports whether a choice is a SPIFFE ID. Such a choice is never compared with hints, although a hint may be any text.

@@ -3,15 +3,18 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -85,12 +88,7 @@ type Answer struct {
 // Scopes lists the scopes that the caller may request. A request for one of them may still be denied because of its parameters
 // or TTL.
 func (c *Client) Scopes(ctx context.Context) (openapi.ScopeList, error) {
-	var list openapi.ScopeList
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+"/v1/scopes", nil)
-	if err != nil {
-		return list, fmt.Errorf("making a call: %w", err)
-	}
-	return list, c.read(req, &list)
+	return fetch[openapi.ScopeList](ctx, c, call{path: "/v1/scopes"})
 }
 
 // Request requests a credential. If policy denies it, the error matches ErrDenied.
@@ -108,7 +106,7 @@ func (c *Client) Request(ctx context.Context, ask Ask) (Answer, error) {
 			return Answer{}, fmt.Errorf("fetching an ID token: %w", err)
 		}
 	}
-	req, err := c.post(ctx, "/v1/tokens", wanted)
+	req, err := c.request(ctx, call{method: http.MethodPost, path: "/v1/tokens", body: wanted})
 	if err != nil {
 		return Answer{}, err
 	}
@@ -126,49 +124,49 @@ func (c *Client) answer(req *http.Request, signer *dpop.Signer) (Answer, error) 
 	}
 	switch got.status {
 	case http.StatusCreated:
-		return tokenAnswer(got)
+		var t openapi.Token
+		if err := got.decode(&t); err != nil {
+			return Answer{}, err
+		}
+		token := &Token{
+			ID: t.ID, Kind: t.Kind, Secret: secret.New(t.Token), Type: t.TokenType, Name: t.Name, Static: t.Static,
+			Expires: t.ExpiresAt, Scope: t.Scope, Resource: t.Resource, Task: t.Task, TTL: time.Duration(t.TTL) * time.Second,
+			Clamped: t.Clamped, Policies: t.Policies, Catalogue: t.Catalogue, BreakGlass: t.BreakGlass,
+			OnBehalfOf: t.OnBehalfOf,
+		}
+		if t.Token == "" {
+			token.Secret, token.fields = secret.New(string(t.Credential)), map[string]secret.Text{}
+			var members map[string]json.RawMessage
+			_ = json.Unmarshal(t.Credential, &members) // what is not an object has no members
+			for name, value := range members {
+				var text string
+				if err := json.Unmarshal(value, &text); err != nil {
+					text = string(value) // a number, a list or an object stays JSON
+				}
+				token.fields[name] = secret.New(text)
+			}
+		}
+		if t.ID == "" || t.Kind == "" || (t.Token == "") == (len(token.fields) == 0) {
+			return Answer{}, fmt.Errorf("%w: no credential in it", ErrAnswer)
+		}
+		return Answer{Token: token}, nil
+
 	case http.StatusAccepted:
-		return pendingAnswer(got)
+		var p openapi.Pending
+		if err := got.decode(&p); err != nil {
+			return Answer{}, err
+		}
+		if p.ID == "" {
+			return Answer{}, fmt.Errorf("%w: no id in it", ErrAnswer)
+		}
+		return Answer{Pending: &Pending{
+			ID: p.ID, Group: p.Approval.Group, Quorum: p.Approval.Quorum, BreakGlass: p.Approval.BreakGlass, Expires: p.ExpiresAt,
+			RetryAfter: retryAfter(got.header),
+		}}, nil
+
 	default:
 		return Answer{}, fmt.Errorf("%w: status %d", ErrAnswer, got.status)
 	}
-}
-
-func tokenAnswer(got reply) (Answer, error) {
-	var t openapi.Token
-	if err := got.decode(&t); err != nil {
-		return Answer{}, err
-	}
-	token := &Token{
-		ID: t.ID, Kind: t.Kind, Secret: secret.New(t.Token), Type: t.TokenType, Name: t.Name, Static: t.Static,
-		Expires: t.ExpiresAt, Scope: t.Scope, Resource: t.Resource, Task: t.Task, TTL: time.Duration(t.TTL) * time.Second,
-		Clamped: t.Clamped, Policies: t.Policies, Catalogue: t.Catalogue, BreakGlass: t.BreakGlass,
-		OnBehalfOf: t.OnBehalfOf,
-	}
-	if t.Token == "" {
-		token.Secret, token.fields = secret.New(string(t.Credential)), fieldsOf(t.Credential)
-	}
-	if t.ID == "" || t.Kind == "" || (t.Token == "") == (len(token.fields) == 0) {
-		return Answer{}, fmt.Errorf("%w: no credential in it", ErrAnswer)
-	}
-	return Answer{Token: token}, nil
-}
-
-// fieldsOf returns the members of a credential, or nil if it is not a JSON object.
-func fieldsOf(credential json.RawMessage) map[string]secret.Text {
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(credential, &members); err != nil {
-		return nil
-	}
-	fields := make(map[string]secret.Text, len(members))
-	for name, value := range members {
-		var text string
-		if err := json.Unmarshal(value, &text); err != nil {
-			text = string(value) // a number, a list or an object stays JSON
-		}
-		fields[name] = secret.New(text)
-	}
-	return fields
 }
 
 // Field returns one member of a credential that is not a JWT, such as "password". A string is returned as its text, and any
@@ -178,31 +176,141 @@ func (t *Token) Field(name string) secret.Text { return t.fields[name] }
 // Fields returns the names of the members, sorted. The names are not secret.
 func (t *Token) Fields() []string { return slices.Sorted(maps.Keys(t.fields)) }
 
-func pendingAnswer(got reply) (Answer, error) {
-	var p openapi.Pending
-	if err := got.decode(&p); err != nil {
-		return Answer{}, err
-	}
-	if p.ID == "" {
-		return Answer{}, fmt.Errorf("%w: no id in it", ErrAnswer)
-	}
-	return Answer{Pending: &Pending{
-		ID: p.ID, Group: p.Approval.Group, Quorum: p.Approval.Quorum, BreakGlass: p.Approval.BreakGlass, Expires: p.ExpiresAt,
-		RetryAfter: got.retryAfter(),
-	}}, nil
-}
-
 // State reads the state of one of the caller's own requests.
 func (c *Client) State(ctx context.Context, id string) (openapi.RequestState, error) {
-	var state openapi.RequestState
-	err := c.get(ctx, "/v1/requests/", id, &state)
-	return state, err
+	return fetch[openapi.RequestState](ctx, c, call{path: "/v1/requests/%s", name: id})
 }
 
-func retryAfter(h http.Header) time.Duration {
-	seconds, err := strconv.Atoi(h.Get("Retry-After"))
-	if err != nil || seconds < 0 {
-		return 0
+// Wait returns the state of one of the caller's own requests once it is no longer pending. If ctx ends first, it returns the
+// last state with an error. It calls the server as often as it needs to.
+func (c *Client) Wait(ctx context.Context, id string) (openapi.RequestState, error) {
+	query := url.Values{"wait": {strconv.Itoa(int(longestWait/time.Second)) + "s"}}
+	for {
+		began := time.Now() //nolint:forbidigo // for a pause, not for a decision
+		state, err := fetch[openapi.RequestState](ctx, c, call{path: "/v1/requests/%s", name: id, query: query})
+		if err != nil || state.Status != openapi.StatusPending {
+			return state, err
+		}
+		// An overloaded server responds at once instead of waiting.
+		if pause := time.Second - time.Since(began); pause > 0 && !wait.For(ctx, pause) {
+			return state, fmt.Errorf("waiting for people: %w", ctx.Err())
+		}
 	}
-	return time.Duration(seconds) * time.Second
+}
+
+// Redeem gets the credential of an approved request. ask is the ask that the request was made with; only its keys are sent
+// again. The answer is pending while the request still waits for approval. If a person rejected it, the error is ErrDenied.
+func (c *Client) Redeem(ctx context.Context, id string, ask Ask) (Answer, error) {
+	body := openapi.Redemption{Csr: ask.CSR, PublicKey: ask.PublicKey}
+	req, err := c.request(ctx, call{method: http.MethodPost, path: "/v1/requests/%s/token", name: id, body: body})
+	if err != nil {
+		return Answer{}, err
+	}
+	return c.answer(req, ask.Signer)
+}
+
+// Withdraw withdraws one of the caller's own requests. It is idempotent.
+func (c *Client) Withdraw(ctx context.Context, id string) error {
+	req, err := c.request(ctx, call{method: http.MethodDelete, path: "/v1/requests/%s", name: id})
+	if err != nil {
+		return err
+	}
+	_, err = c.do(req)
+	return err
+}
+
+// Release ends one of the caller's own credentials. It is idempotent.
+func (c *Client) Release(ctx context.Context, id string) (openapi.Receipt, error) {
+	return c.order(ctx, "/v1/issuances/%s/release", id, nil)
+}
+
+// TaskEnd holds the options of EndTask. The zero value ends one of the caller's own tasks now.
+type TaskEnd struct {
+	// SPIFFEID is the sandbox that the task belongs to, for orchestrators and admins.
+	SPIFFEID string
+	// At is when the task ends. Zero means now.
+	At time.Time
+	// Reason is why the task ends, in at most 1000 bytes.
+	Reason string
+}
+
+// EndTask ends a task and every credential that was issued for it. It is idempotent.
+func (c *Client) EndTask(ctx context.Context, task string, end TaskEnd) (openapi.Receipt, error) {
+	return c.order(ctx, "/v1/tasks/%s/end", task, openapi.TaskEndRequest{SpiffeID: end.SPIFFEID, At: end.At, Reason: end.Reason})
+}
+
+const (
+	// longestWait is how long one call waits for a decision. It is shorter than the timeout of a call.
+	longestWait = 20 * time.Second
+	// givingUp bounds the call that withdraws a request.
+	givingUp = 5 * time.Second
+	// firstPause and longestPause bound the pauses between retries. The server can ask for a longer pause.
+	firstPause   = time.Second
+	longestPause = 30 * time.Second
+)
+
+// Obtain requests a credential. If people must approve the request, Obtain calls waiting, which may be nil, and waits for their
+// decision. If ctx ends during the wait, Obtain withdraws the request.
+func (c *Client) Obtain(ctx context.Context, ask Ask, waiting func(Pending)) (*Token, error) {
+	return c.obtain(ctx, ctx, ask, waiting)
+}
+
+// obtain makes its calls under ctx, and waits for approval only while patience lasts. A request that was sent should not be
+// cancelled with patience, since the server may have answered it.
+func (c *Client) obtain(ctx, patience context.Context, ask Ask, waiting func(Pending)) (*Token, error) {
+	answer, err := c.Request(ctx, ask)
+	if err != nil {
+		return nil, err
+	}
+	if answer.Token != nil {
+		return answer.Token, nil
+	}
+	pending := answer.Pending
+	if waiting != nil {
+		waiting(*pending)
+	}
+	// The server ends the wait when the request expires. This deadline applies if it does not.
+	until, cancel := context.WithDeadline(patience, pending.Expires.Add(longestWait))
+	defer cancel()
+	for pause := firstPause; ; pause = min(2*pause, longestPause) { // wait for people, also through transient errors
+		if _, err = c.Wait(until, pending.ID); err == nil || !passes(err) {
+			break
+		}
+		if !wait.For(until, max(pause, wanted(err))) {
+			err = fmt.Errorf("waiting for people: %w", until.Err())
+			break
+		}
+	}
+	if err != nil {
+		// Withdraw the request, which nobody waits for any longer. If that fails, it expires.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingUp)
+		defer cancel()
+		_ = c.Withdraw(ctx, pending.ID)
+		return nil, err
+	}
+	if answer, err = c.Redeem(ctx, pending.ID, ask); err != nil {
+		return nil, err
+	}
+	if answer.Token == nil {
+		return nil, fmt.Errorf("%w: and people have not agreed", ErrDecided)
+	}
+	return answer.Token, nil
+}
+
+// passes reports whether a later retry can succeed. It is true for a call that got no response, and false if the server refused
+// the request for good.
+func passes(err error) bool {
+	if _, ok := errors.AsType[*Problem](err); ok {
+		return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrRateLimited) || errors.Is(err, ErrInternal) ||
+			errors.Is(err, ErrVaultRefused) || errors.Is(err, ErrUnauthenticated) || errors.Is(err, ErrRevoked)
+	}
+	return !errors.Is(err, ErrInvalid)
+}
+
+// wanted returns how long the server asks the client to wait, or zero if it did not say.
+func wanted(err error) time.Duration {
+	if problem, ok := errors.AsType[*Problem](err); ok {
+		return problem.RetryAfter
+	}
+	return 0
 }

@@ -1,16 +1,28 @@
+// Package resourceserver is for servers that accept Brevet's access tokens. It lets a request pass if its token is for this
+// server, valid now, and presented by the client that it is bound to (RFC 9068, RFC 8705, RFC 9449).
+//
+//	guard, err := resourceserver.New(resourceserver.Config{Issuer: issuer, Audience: audience, Origin: origin})
+//	...
+//	http.Handle("/", guard.Handler(mux))
+//
+// It sees revocations only if Config.StatusLists or Config.Confirm is set. The server itself decides what a token's details
+// allow. The package must never pass on a request that it can't check, and never reveal the contents of a token in a response.
 package resourceserver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/jws"
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/brevet-dev/brevet/internal/token"
 )
 
@@ -22,6 +34,9 @@ var ErrUnavailable = errors.New("tokens cannot be checked right now")
 
 // ErrInactive is the error that Config.Confirm returns for a token that is no longer in force.
 var ErrInactive = errors.New("token is not active")
+
+// ErrNoList means that a token names no status list that could show whether it was ended.
+var ErrNoList = errors.New("token names no status list of its issuer")
 
 // ErrOneShot means that a token is valid for one call only, and that Config.Confirm is not set to count its uses.
 var ErrOneShot = errors.New("single-use token, but nothing counts its uses")
@@ -54,10 +69,14 @@ type Config struct {
 // Guard checks requests. It is safe for concurrent use. A process needs one Guard for each audience.
 type Guard struct {
 	cfg      Config
+	host     string       // the issuer's
+	client   *http.Client // fetches from the issuer
 	verifier *token.Verifier
 	keys     *kept[token.KeySet]
-	lists    *lists
 	used     *dpop.ReplayCache
+
+	mu    sync.Mutex
+	lists map[string]*kept[token.StatusList] // by URI
 }
 
 // New returns a Guard, or an error for an unsafe configuration. It makes no network calls: the keys are fetched for the first
@@ -79,10 +98,23 @@ func New(cfg Config) (*Guard, error) {
 	if u, err := url.Parse(cfg.Origin); err != nil || cfg.Origin != "" && (u.Scheme != "https" || u.Host == "" || u.Path != "" || u.RawQuery != "") {
 		return nil, errors.New("resourceserver: the origin must be https://host[:port]")
 	}
-	g := &Guard{cfg: cfg, keys: newKeys(cfg), used: dpop.NewReplayCache(mostProofs)}
-	g.lists = &lists{g: g, host: issuer.Host, client: clientOf(cfg), of: map[string]*kept[token.StatusList]{}}
+	client := http.Client{}
+	if cfg.HTTPClient != nil {
+		client = *cfg.HTTPClient
+	}
+	// A redirect leads to a server that is not the issuer.
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	g := &Guard{
+		cfg: cfg, host: issuer.Host, client: &client,
+		used: dpop.NewReplayCache(mostProofs), lists: map[string]*kept[token.StatusList]{},
+	}
+	g.keys = &kept[token.KeySet]{now: cfg.Now, ask: g.askKeys}
+	known := func() token.KeySet {
+		last, _ := g.keys.state()
+		return last.value
+	}
 	g.verifier, err = token.NewVerifier(token.Config{
-		Issuer: cfg.Issuer, Audiences: []string{cfg.Audience}, Keys: g.known, Now: cfg.Now,
+		Issuer: cfg.Issuer, Audiences: []string{cfg.Audience}, Keys: known, Now: cfg.Now,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("resourceserver: %w", err)
@@ -137,7 +169,7 @@ func (g *Guard) Check(r *http.Request) (token.Claims, error) {
 		return token.Claims{}, err
 	}
 	if g.cfg.StatusLists {
-		if err := g.lists.check(r.Context(), claims.Status); err != nil {
+		if err := g.checkStatus(r.Context(), claims.Status); err != nil {
 			return token.Claims{}, err
 		}
 	}
@@ -151,23 +183,24 @@ func (g *Guard) Check(r *http.Request) (token.Claims, error) {
 	return claims, nil
 }
 
-func (g *Guard) known() token.KeySet {
-	last, _ := g.keys.state()
-	return last.value
-}
-
 // bound checks that the caller proved the key that the token is bound to.
 func (g *Guard) bound(r *http.Request, p presented, claims token.Claims) error {
-	shown := token.Presented{X5T: thumbprint(r)}
+	var shown token.Presented
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 { // which the caller proved on this connection (RFC 8705, section 3.1)
+		shown.X5T = jws.CertificateThumbprint(r.TLS.PeerCertificates[0].Raw)
+	}
 	if !p.proves {
 		return claims.Bound(shown)
 	}
 	if g.cfg.Origin == "" || claims.Confirm == nil || claims.Confirm.JKT == "" {
 		return token.ErrBinding
 	}
-	now := g.cfg.Now()
+	now, path := g.cfg.Now(), r.URL.EscapedPath()
+	if u, err := url.ParseRequestURI(r.RequestURI); err == nil {
+		path = u.EscapedPath() // the path as it arrived: a router may have removed part of it
+	}
 	proof, err := dpop.Check(r.Header.Values(dpop.Header), dpop.Expected{
-		Method: r.Method, URLs: []string{g.cfg.Origin + path(r)}, Now: now, Token: p.raw, Thumbprint: claims.Confirm.JKT,
+		Method: r.Method, URLs: []string{g.cfg.Origin + path}, Now: now, Token: p.raw, Thumbprint: claims.Confirm.JKT,
 	})
 	if err != nil {
 		return err
@@ -206,18 +239,56 @@ func presentedBy(r *http.Request) (presented, error) {
 	return presented{raw, proves}, nil
 }
 
-// thumbprint returns the thumbprint of the certificate that the caller proved on this connection (RFC 8705, section 3.1).
-func thumbprint(r *http.Request) string {
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
-		return ""
+// refuse writes an error response as RFC 6750, section 3, and RFC 9449, section 7.1, define it. The texts are fixed.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	status, name, text := reasonOf(err)
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Type", "application/json")
+	detail := ""
+	if name != "" {
+		detail = fmt.Sprintf(` error="%s", error_description="%s"`, name, text)
 	}
-	return jws.CertificateThumbprint(r.TLS.PeerCertificates[0].Raw)
+	switch p, _ := presentedBy(r); {
+	case status == http.StatusServiceUnavailable:
+		h.Set("Retry-After", "5")
+	case p.proves:
+		h.Add("WWW-Authenticate", `DPoP algs="`+dpop.Algorithms+`",`+detail)
+	default:
+		h.Add("WWW-Authenticate", "Bearer"+detail)
+		h.Add("WWW-Authenticate", `DPoP algs="`+dpop.Algorithms+`"`)
+	}
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(struct {
+		Error       string `json:"error,omitempty"`
+		Description string `json:"error_description,omitempty"`
+	}{name, text})
 }
 
-// path returns the path of the request as it arrived, since a router may have removed part of it.
-func path(r *http.Request) string {
-	if u, err := url.ParseRequestURI(r.RequestURI); err == nil {
-		return u.EscapedPath()
+// reasonOf returns the status, the error code and the text for an error of Check.
+func reasonOf(err error) (status int, name, text string) {
+	switch {
+	case errors.Is(err, errNone):
+		return http.StatusUnauthorized, "", "" // RFC 6750, section 3.1: the client may not know that it needs a token
+	case errors.Is(err, errHeader):
+		return http.StatusBadRequest, "invalid_request", "The Authorization header must hold exactly one token."
+	case errors.Is(err, ErrUnavailable), errors.Is(err, dpop.ErrCrowded):
+		return http.StatusServiceUnavailable, "temporarily_unavailable", "Tokens cannot be verified at the moment. Retry later."
+	case refusal.By("dpop", err):
+		return http.StatusUnauthorized, "invalid_dpop_proof", "The DPoP proof must be new, for this call, and signed by the key that the token is bound to."
+	case errors.Is(err, token.ErrExpired):
+		return http.StatusUnauthorized, "invalid_token", "The token has expired."
+	case errors.Is(err, token.ErrAudience):
+		return http.StatusUnauthorized, "invalid_token", "The token is for another audience."
+	case errors.Is(err, token.ErrBinding):
+		return http.StatusUnauthorized, "invalid_token", "The token is bound to a key that the caller did not prove."
+	case errors.Is(err, ErrInactive):
+		return http.StatusUnauthorized, "invalid_token", "The token is no longer valid."
+	case errors.Is(err, ErrOneShot):
+		return http.StatusUnauthorized, "invalid_token", "This server does not accept single-use tokens."
+	case errors.Is(err, ErrNoList):
+		return http.StatusUnauthorized, "invalid_token", "The token names no status list, which this server requires."
+	default:
+		return http.StatusUnauthorized, "invalid_token", "The token is not a valid access token of the issuer."
 	}
-	return r.URL.EscapedPath()
 }

@@ -1,7 +1,7 @@
 package audit
 
 import (
-	"strings"
+	"cmp"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -19,20 +19,69 @@ type body struct {
 	Expires *string `json:"expires"`
 	At      *string `json:"at"`
 
-	Subject  subject   `json:"subject"`
-	Request  request   `json:"request"`
-	Decision decision  `json:"decision"`
-	Approves *approves `json:"approves"`
-	Parent   *string   `json:"parent"`
-	User     *user     `json:"on_behalf_of"`
-	Intent   *intent   `json:"intent"`
-	Minted   minted    `json:"minted"`
+	Subject struct {
+		SPIFFEID    string `json:"spiffe_id"`
+		TrustDomain string `json:"trust_domain"`
+		SVID        string `json:"svid"`
+		Thumbprint  string `json:"thumbprint"`
+	} `json:"subject"`
+	Request struct {
+		Scope          string         `json:"scope"`
+		Task           string         `json:"task"`
+		Reason         string         `json:"reason"`
+		Digest         string         `json:"digest"`
+		Params         jsontext.Value `json:"params"`
+		TTL            int64          `json:"ttl"`
+		IdempotencyKey *string        `json:"idempotency_key"`
+		JKT            *string        `json:"jkt"`
+	} `json:"request"`
+	Decision struct {
+		Outcome     string         `json:"outcome"`
+		Code        string         `json:"code"`
+		Explanation string         `json:"explanation"`
+		Authority   string         `json:"authority"`
+		Resource    string         `json:"resource"`
+		Catalogue   string         `json:"catalogue"`
+		Params      jsontext.Value `json:"params"`
+		TTL         int64          `json:"ttl"`
+		Clamps      []struct {
+			Bound string `json:"bound"`
+		} `json:"clamps"`
+		Policies []string `json:"policies"`
+		Approval *struct {
+			Group      string  `json:"group"`
+			Quorum     int64   `json:"quorum"`
+			Canonical  *string `json:"canonical"`
+			BreakGlass *string `json:"break_glass"`
+		} `json:"approval"`
+	} `json:"decision"`
+	Approves *struct {
+		Request string `json:"request"`
+		Hash    string `json:"hash"`
+	} `json:"approves"`
+	Parent *string `json:"parent"`
+	User   *struct {
+		ID     string   `json:"id"`
+		Groups []string `json:"groups"`
+	} `json:"on_behalf_of"`
+	Intent *intent `json:"intent"`
+	Minted struct {
+		Accessor string `json:"accessor"`
+		Lease    string `json:"lease"`
+		Name     string `json:"name"`
+		Digest   string `json:"digest"`
+	} `json:"minted"`
 
 	// Actor depends on the kind: in an outcome it is a SPIFFE ID or a person's id, in a command a subject or a person, in a
 	// vote a person.
 	Actor jsontext.Value `json:"actor"`
 
-	Person  person `json:"person"`
+	Person struct {
+		ID     string   `json:"id"`
+		Name   string   `json:"name"`
+		Handle string   `json:"handle"`
+		Groups []string `json:"groups"`
+	} `json:"person"`
 	SaidAt  string `json:"said_at"`
 	Verdict string `json:"verdict"`
 	Covers  string `json:"covers"`
@@ -55,7 +104,10 @@ type body struct {
 	SignCount  int64  `json:"sign_count"`
 	Passkey    string `json:"passkey"`
 
-	Target target `json:"target"`
+	Target struct {
+		SPIFFEID string `json:"spiffe_id"`
+		Task     string `json:"task"`
+	} `json:"target"`
 	Reason string `json:"reason"`
 	Lifts  string `json:"lifts"` // older entries lack it
 
@@ -66,93 +118,22 @@ type body struct {
 	Proposer string `json:"proposer"`
 }
 
-type (
-	subject struct {
-		SPIFFEID    string `json:"spiffe_id"`
-		TrustDomain string `json:"trust_domain"`
-		SVID        string `json:"svid"`
-		Thumbprint  string `json:"thumbprint"`
-	}
-	request struct {
-		Scope          string         `json:"scope"`
-		Task           string         `json:"task"`
-		Reason         string         `json:"reason"`
-		Digest         string         `json:"digest"`
-		Params         jsontext.Value `json:"params"`
-		TTL            int64          `json:"ttl"`
-		IdempotencyKey *string        `json:"idempotency_key"`
-		JKT            *string        `json:"jkt"`
-	}
-	decision struct {
-		Outcome     string         `json:"outcome"`
-		Code        string         `json:"code"`
-		Explanation string         `json:"explanation"`
-		Authority   string         `json:"authority"`
-		Resource    string         `json:"resource"`
-		Catalogue   string         `json:"catalogue"`
-		Params      jsontext.Value `json:"params"`
-		TTL         int64          `json:"ttl"`
-		Clamps      []clamp        `json:"clamps"`
-		Policies    []string       `json:"policies"`
-		Approval    *approval      `json:"approval"`
-	}
-	user struct {
-		ID     string   `json:"id"`
-		Groups []string `json:"groups"`
-	}
-	clamp struct {
-		Bound string `json:"bound"`
-	}
-	approval struct {
-		Group      string  `json:"group"`
-		Quorum     int64   `json:"quorum"`
-		Canonical  *string `json:"canonical"`
-		BreakGlass *string `json:"break_glass"`
-	}
-	approves struct {
-		Request string `json:"request"`
-		Hash    string `json:"hash"`
-	}
-	intent struct {
-		Kind         string  `json:"kind"`
-		Audience     *string `json:"audience"`
-		KeyID        *string `json:"key_id"`
-		ClaimsDigest *string `json:"claims_digest"`
-		OneShot      bool    `json:"one_shot"`
-		StatusList   struct {
-			ID    *string `json:"id"`
-			Index *int64  `json:"index"`
-		} `json:"status_list"`
-		Grant grant `json:"grant"`
-	}
-	grant struct {
+// intent is what was to be made.
+type intent struct {
+	Kind         string  `json:"kind"`
+	Audience     *string `json:"audience"`
+	KeyID        *string `json:"key_id"`
+	ClaimsDigest *string `json:"claims_digest"`
+	OneShot      bool    `json:"one_shot"`
+	StatusList   struct {
+		ID    *string `json:"id"`
+		Index *int64  `json:"index"`
+	} `json:"status_list"`
+	Grant struct {
 		Path   string `json:"path"`
 		Leased bool   `json:"leased"`
 		Static bool   `json:"static"`
-	}
-	minted struct {
-		Accessor string `json:"accessor"`
-		Lease    string `json:"lease"`
-		Name     string `json:"name"`
-		Digest   string `json:"digest"`
-	}
-	person struct {
-		ID     string   `json:"id"`
-		Name   string   `json:"name"`
-		Handle string   `json:"handle"`
-		Groups []string `json:"groups"`
-	}
-	target struct {
-		SPIFFEID string `json:"spiffe_id"`
-		Task     string `json:"task"`
-	}
-)
-
-// readBody reads a body. The caller checks separately that it is in canonical form, in which no name occurs twice.
-func readBody(text []byte) (*body, error) {
-	var b body
-	err := json.Unmarshal(text, &b, jsontext.AllowDuplicateNames(true))
-	return &b, err
+	} `json:"grant"`
 }
 
 // actor returns the id of the person or the SPIFFE ID of the workload that acted, or Null if the entry names neither.
@@ -163,7 +144,7 @@ func (b *body) actor() string {
 	var name string
 	if b.Actor.Kind() == '"' {
 		_ = json.Unmarshal(b.Actor, &name)
-		return orNull(name)
+		return cmp.Or(name, Null)
 	}
 	var who struct {
 		SPIFFEID string `json:"spiffe_id"`
@@ -173,7 +154,7 @@ func (b *body) actor() string {
 	if who.SPIFFEID != "" {
 		return who.SPIFFEID
 	}
-	return orNull(who.ID)
+	return cmp.Or(who.ID, Null)
 }
 
 // begins reports whether the entry begins a record.
@@ -195,13 +176,6 @@ func (b *body) beginsRightly() bool {
 	return false
 }
 
-func orNull(s string) string {
-	if s == "" {
-		return Null
-	}
-	return s
-}
-
 func pointed(s *string) string {
 	if s == nil {
 		return Null
@@ -211,17 +185,3 @@ func pointed(s *string) string {
 
 // instant formats a time as rows and bodies do.
 func instant(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
-
-// within reports whether a SPIFFE ID is a named one or lies below one.
-func within(id string, named func(string) bool) bool {
-	for end := len("spiffe://"); end < len(id); end++ {
-		next := strings.IndexByte(id[end:], '/')
-		if next < 0 {
-			break
-		}
-		if end += next; named(id[:end]) {
-			return true
-		}
-	}
-	return named(id)
-}

@@ -2,6 +2,8 @@ package audit
 
 import (
 	"bytes"
+	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -50,8 +52,11 @@ type doubt struct {
 
 func newEvidence(cfg Config) *evidence {
 	trusted := slices.Clone(cfg.Trusted)
-	slices.SortStableFunc(trusted, func(a, b Checkpoint) int { return int(a.N - b.N) })
-	return &evidence{cfg: cfg, bodies: &frontier{}, trusted: trusted, tiles: newTiles(), prunes: newPrunes()}
+	slices.SortStableFunc(trusted, func(a, b Checkpoint) int { return cmp.Compare(a.N, b.N) })
+	return &evidence{
+		cfg: cfg, bodies: &frontier{}, trusted: trusted, prunes: &prunes{sum: sha256.New()},
+		tiles: &tiles{upper: map[place]Tile{}, near: map[int64]Tile{}, blamed: map[place]bool{}},
+	}
 }
 
 // entry takes the next entry. It returns false if the entry's index is lower than the next one.
@@ -62,7 +67,16 @@ func (v *evidence) entry(e Entry, body tlog.Hash) bool {
 		return false
 	}
 	if e.Index > v.next {
-		v.gap(e.Index)
+		v.entries.add(Finding{Code: EntryMissing, Index: v.next, Through: e.Index - 1, What: "the next entry is " + fmt.Sprint(e.Index)})
+		for v.next < e.Index && !v.lost {
+			hash, ok := v.tiles.leaf(v.next)
+			if !ok {
+				v.lose()
+				break
+			}
+			v.push(hash, hash)
+		}
+		v.next = e.Index
 	}
 	kept, inTile := v.tiles.leaf(e.Index)
 	column := !bytes.Equal(e.LeafHash, body[:])
@@ -83,7 +97,9 @@ func (v *evidence) absent(to int64) {
 		if !ok && !v.lost {
 			v.lose()
 		}
-		v.prunes.drop(v.next)
+		if i := slices.IndexFunc(v.prunes.claims, func(c claim) bool { return v.next < c.Beyond }); i >= 0 {
+			v.prunes.claims[i].Dropped++
+		}
 		v.push(hash, hash)
 	}
 }
@@ -96,29 +112,13 @@ func (v *evidence) tile(t Tile) {
 	v.tiles.add(t)
 }
 
-// gap reports missing entries and passes over them, with the hashes that tiles keep of them.
-func (v *evidence) gap(to int64) {
-	v.entries.add(Finding{
-		Code: EntryMissing, Index: v.next, Through: to - 1, What: "the next entry is " + fmt.Sprint(to),
-	})
-	for v.next < to && !v.lost {
-		hash, ok := v.tiles.leaf(v.next)
-		if !ok {
-			v.lose()
-			break
-		}
-		v.push(hash, hash)
-	}
-	v.next = to
-}
-
 func (v *evidence) push(body, kept tlog.Hash) {
 	v.next++
 	if v.lost {
 		return
 	}
 	if v.kept == nil && body != kept {
-		v.kept = v.bodies.clone()
+		v.kept = &frontier{v.bodies.size, slices.Clone(v.bodies.roots)}
 	}
 	v.bodies.push(body)
 	if v.kept != nil {
@@ -225,26 +225,21 @@ func (v *evidence) end(size int64) {
 			})
 		}
 	}
-	for _, c := range v.denied {
-		v.deny(c)
+	for _, c := range v.denied { // the auditor kept them, and they do not match these entries
+		f := Finding{
+			Code: CheckpointRoot, Index: v.good, Through: c.N - 1, Where: fmt.Sprintf("kept checkpoint of size %d", c.N),
+			What: fmt.Sprintf("the first %d entries do not match it", c.N),
+		}
+		if v.good >= c.N {
+			f.Code, f.Index = SplitView, v.agreed
+			f.What += ", but the log's key has signed them too: there are two histories"
+		}
+		v.entries.add(f)
 	}
 	v.tiles.end(v.last, v.next)
 	v.others.add(v.tiles.found.all...)
 	v.prunes.end()
 	v.entries.add(v.prunes.found.all...)
-}
-
-// deny reports a checkpoint that the auditor kept and that does not match these entries.
-func (v *evidence) deny(c Checkpoint) {
-	f := Finding{
-		Code: CheckpointRoot, Index: v.good, Through: c.N - 1, Where: fmt.Sprintf("kept checkpoint of size %d", c.N),
-		What: fmt.Sprintf("the first %d entries do not match it", c.N),
-	}
-	if v.good >= c.N {
-		f.Code, f.Index = SplitView, v.agreed
-		f.What += ", but the log's key has signed them too: there are two histories"
-	}
-	v.entries.add(f)
 }
 
 // Open reads the signed note of a checkpoint. The note must be signed by one of the keys that have the note's name for the
@@ -269,4 +264,76 @@ func (n ofLog) Verifier(name string, hash uint32) (note.Verifier, error) {
 		return nil, &note.UnknownVerifierError{Name: name, KeyHash: hash}
 	}
 	return n.Verifiers.Verifier(name, hash)
+}
+
+// verdict is what a checkpoint shows about hashes that disagree.
+type verdict int
+
+const (
+	undecided verdict = iota
+	bodiesAreTrue
+	keptAreTrue
+)
+
+// judge reports what is wrong with entries whose hashes disagree. It may return the doubt about the last entry, because
+// that entry may belong together with the next one.
+func (v *evidence) judge(doubts []doubt, of verdict, last int64) (left []doubt) {
+	for len(doubts) > 0 {
+		d, alike := doubts[0], 1
+		switch {
+		case of == bodiesAreTrue && !d.certain || d.body == d.kept: // the stored hash does not match the body
+			if d.column {
+				v.entries.add(Finding{
+					Code: LeafHash, Index: d.index, Where: "entries.leaf_hash",
+					What: "the hash beside the entry was changed, but not the entry",
+				})
+			}
+			if d.inTile && of == bodiesAreTrue {
+				v.tiles.differs(0, d.index/tileWidth, fmt.Sprintf("its hash of entry %d was changed, but not the entry", d.index))
+			}
+		case of == undecided && !d.inTile && !d.certain:
+			v.entries.at(LeafHash, d.index, "its body and the hash beside it do not match, and no later signature shows which of them was changed")
+		case d.index == last:
+			d.certain = true
+			return []doubt{d}
+		default:
+			alike = v.judgeBody(doubts)
+		}
+		doubts = doubts[alike:]
+	}
+	return nil
+}
+
+// judgeBody reports what happened to an entry whose body changed, and returns the number of doubts that this explains. If
+// entries were moved up or down, it reports the cause once.
+func (v *evidence) judgeBody(doubts []doubt) (alike int) {
+	d, before := doubts[0], v.moved
+	v.moved = movement{}
+	var next doubt
+	if len(doubts) > 1 && doubts[1].index == d.index+1 {
+		next = doubts[1]
+	}
+	switch {
+	case before.last.index == d.index-1 && before.up && before.last.body == d.kept,
+		before.last.index == d.index-1 && before.down && before.last.kept == d.body:
+		v.moved = movement{d, before.up, before.down}
+	case d.body == next.kept && next.body == d.kept:
+		v.entries.add(Finding{Code: EntriesSwapped, Index: d.index, Through: next.index, What: "the two entries were swapped"})
+		return 2
+	case d.body == next.kept:
+		v.entries.at(EntryMissing, d.index, "it was removed, and the entries after it moved up")
+		v.moved = movement{last: d, up: true}
+	case next.body == d.kept:
+		v.entries.at(EntryInserted, d.index, "it was inserted, and the entries after it moved down")
+		v.moved = movement{last: d, down: true}
+	default:
+		v.entries.at(EntryChanged, d.index, "its body does not match the stored hash")
+	}
+	return 1
+}
+
+// movement describes entries that now have another index than before.
+type movement struct {
+	last     doubt
+	up, down bool
 }

@@ -160,15 +160,27 @@ func readSnapshot(r io.Reader, yield func(Item) bool) error {
 		}
 		switch {
 		case n < 0:
-			if err := l.Snapshot.check(); err != nil {
-				return err
+			if l.Snapshot == nil || l.Snapshot.Version != snapshotVersion {
+				return fmt.Errorf("%w: its header is not that of version %d", ErrSnapshot, snapshotVersion)
+			}
+			for _, t := range written() {
+				if !slices.Equal(l.Snapshot.Tables[t.Name], t.Columns) {
+					return fmt.Errorf("%w: the columns of its table %s differ from this program's: use the version that wrote it", ErrSnapshot, t.Name)
+				}
 			}
 			continue
 		case l.End != nil:
 			if l.End.Lines != n {
 				return fmt.Errorf("%w: it has %d of %d lines", ErrSnapshot, n, l.End.Lines)
 			}
-			return ended(lines)
+			// Read on to the end of the file, so that gzip verifies its checksum.
+			if lines.Scan() {
+				return fmt.Errorf("%w: it has data after its end", ErrSnapshot)
+			}
+			if err := lines.Err(); err != nil {
+				return named(err)
+			}
+			return nil
 		}
 		item, err := l.item()
 		if err != nil {
@@ -195,17 +207,6 @@ func wholeLines(data []byte, atEOF bool) (advance int, line []byte, err error) {
 	return 0, nil, nil
 }
 
-// ended reads on to the end of the file, so that gzip verifies its checksum.
-func ended(lines *bufio.Scanner) error {
-	if lines.Scan() {
-		return fmt.Errorf("%w: it has data after its end", ErrSnapshot)
-	}
-	if err := lines.Err(); err != nil {
-		return named(err)
-	}
-	return nil
-}
-
 // named maps an error of a compressed file to ErrCutOff, ErrSnapshot or a read error.
 func named(err error) error {
 	switch {
@@ -215,19 +216,6 @@ func named(err error) error {
 		return fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
 	return fmt.Errorf("reading the snapshot: %w", err)
-}
-
-// check verifies that the snapshot's rows have the columns that this program expects.
-func (h *header) check() error {
-	if h == nil || h.Version != snapshotVersion {
-		return fmt.Errorf("%w: its header is not that of version %d", ErrSnapshot, snapshotVersion)
-	}
-	for _, t := range written() {
-		if !slices.Equal(h.Tables[t.Name], t.Columns) {
-			return fmt.Errorf("%w: the columns of its table %s differ from this program's: use the version that wrote it", ErrSnapshot, t.Name)
-		}
-	}
-	return nil
 }
 
 var errNoItem = errors.New("contains no known item")

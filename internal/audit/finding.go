@@ -1,10 +1,6 @@
 package audit
 
-import (
-	"cmp"
-	"fmt"
-	"slices"
-)
+import "fmt"
 
 // Code names a kind of damage. Codes are stable, so programs may depend on them.
 type Code string
@@ -136,19 +132,4 @@ func (f *findings) add(found ...Finding) {
 
 func (f *findings) at(code Code, index int64, format string, args ...any) {
 	f.add(Finding{Code: code, Index: index, What: fmt.Sprintf(format, args...)})
-}
-
-// merge sorts the findings of all checks and keeps the first MaxFindings.
-func (r *Report) merge(of ...findings) {
-	r.Findings = []Finding{}
-	for _, f := range of {
-		r.Findings = append(r.Findings, f.all...)
-		r.More += f.more
-	}
-	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.Index, b.Index))
-	})
-	if beyond := len(r.Findings) - MaxFindings; beyond > 0 {
-		r.Findings, r.More = r.Findings[:MaxFindings], r.More+beyond
-	}
 }

@@ -2,7 +2,6 @@ package audit
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
@@ -47,8 +46,6 @@ type claim struct {
 	sum  string
 }
 
-func newPrunes() *prunes { return &prunes{sum: sha256.New()} }
-
 // add takes the next claim. It reports and ignores an impossible claim, so that the entries it names count as missing.
 func (s *prunes) add(item Pruned) {
 	var said struct {
@@ -75,16 +72,6 @@ func (s *prunes) add(item Pruned) {
 		},
 		body: bytes.Clone(item.Body), left: said.Left.Count, sum: said.Left.SHA256,
 	})
-}
-
-// drop counts a pruned entry.
-func (s *prunes) drop(index int64) {
-	for i := range s.claims {
-		if index < s.claims[i].Beyond {
-			s.claims[i].Dropped++
-			return
-		}
-	}
 }
 
 // take checks an entry that is there.
@@ -136,18 +123,4 @@ func (s *prunes) dropped() (n int64) {
 		n += c.Dropped
 	}
 	return n
-}
-
-// lasts reports requests that should have been dropped with the entries around them: all their entries lie in the pruned
-// range, and no remaining record depends on them.
-func (s *state) lasts() {
-	idle := map[*record]*record{}
-	for _, r := range s.records {
-		if r.last < s.pruned && r.asked == nil && !r.held {
-			idle[r] = r
-		}
-	}
-	for _, r := range sortedBy(idle, func(r *record) int64 { return r.index }) {
-		s.steps.at(PrunedDiffers, r.index, "it should have been dropped with the entries around it, but exists")
-	}
 }

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -127,18 +128,6 @@ func (r *record) number(place int) int64 {
 	return n
 }
 
-// compare compares the final values of a record with the table.
-func (r *record) compare(found *findings) {
-	if r.now == r.row {
-		return
-	}
-	row := r.begun()
-	if r.row != nil {
-		row = r.row[:]
-	}
-	found.add(Issuances.differ(r.index, r.values(), row, len(lasting))...)
-}
-
 // moves lists the states that may follow each state. A leased credential ends only through revoking, or expires. An
 // unleased one does neither through an entry. Only a JWT fails after it was issued, only a one-shot credential is used,
 // and a static one stays issued.
@@ -172,14 +161,14 @@ func (r *record) mayMove(to string) bool {
 // move changes a record according to its outcome.
 func (r *record) move(b *body) {
 	now := r.change()
-	now[status], now[statusDetail], now[statusTime] = b.Status, orNull(b.Detail), b.Time
+	now[status], now[statusDetail], now[statusTime] = b.Status, cmp.Or(b.Detail, Null), b.Time
 	r.issued = b.Status != "failed" && (r.issued || b.Status == "issued")
 	if who := b.actor(); who != Null {
 		now[actor] = who
 	}
 	for i, text := range [...]string{b.Minted.Accessor, b.Minted.Lease, b.Minted.Name, b.Minted.Digest} {
 		if now[accessor+i] == Null {
-			now[accessor+i] = orNull(text)
+			now[accessor+i] = cmp.Or(text, Null)
 		}
 	}
 	if b.Status == "failed" || b.Status == "unknown" || b.Status == "compensated" {

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	stdjson "encoding/json"
 	"fmt"
 	"math/big"
@@ -47,8 +48,8 @@ func (b *body) issuance(index int64) []string {
 		b.Subject.Thumbprint, b.Request.Task, b.Request.Scope, b.Decision.Authority, b.Decision.Resource, string(params),
 		b.Request.Reason, strconv.FormatInt(b.Request.TTL, 10), strconv.FormatInt(b.Decision.TTL, 10), b.Decision.Outcome,
 		b.Decision.Code, b.Decision.Explanation, Array(b.Decision.Policies), Array(clamps), b.Decision.Catalogue,
-		pointed(b.Expires), group, quorum, glass, orNull(i.Kind), pointed(i.Audience), pointed(i.KeyID), pointed(i.ClaimsDigest),
-		orNull(i.Grant.Path), strconv.FormatBool(i.Grant.Leased), strconv.FormatBool(i.Grant.Static), strconv.FormatBool(i.OneShot),
+		pointed(b.Expires), group, quorum, glass, cmp.Or(i.Kind, Null), pointed(i.Audience), pointed(i.KeyID), pointed(i.ClaimsDigest),
+		cmp.Or(i.Grant.Path, Null), strconv.FormatBool(i.Grant.Leased), strconv.FormatBool(i.Grant.Static), strconv.FormatBool(i.OneShot),
 		b.Request.Digest, shown, asked, pointed(b.Request.JKT), pointed(b.Parent), pointed(i.StatusList.ID), place,
 		onBehalfOf, userGroups,
 	}, b.begun()...)
@@ -107,25 +108,20 @@ func (t *Table) name(values []string, first int) string {
 // same reports whether two different texts mean the same value.
 func same(column, a, b string) bool {
 	switch column {
-	case "params":
-		return sameJSON(a, b)
+	case "params": // jsonb has its own spelling of values
+		spelt := jsontext.Value(b)
+		if spelt.Canonicalize(jsontext.CanonicalizeRawInts(false)) == nil && string(spelt) == a {
+			return true
+		}
+		was, ok := decode(a)
+		is, okToo := decode(b)
+		return ok && okToo && reflect.DeepEqual(was, is)
 	case "time", "expires_at", "status_time", "ends_at", "since", "said_at", "last_used_at", "removed_at":
 		was, err := time.Parse(time.RFC3339Nano, a)
 		is, errToo := time.Parse(time.RFC3339Nano, b)
 		return err == nil && errToo == nil && was.Equal(is)
 	}
 	return false
-}
-
-// sameJSON compares values regardless of their spelling, because jsonb has its own.
-func sameJSON(a, b string) bool {
-	spelt := jsontext.Value(b)
-	if spelt.Canonicalize(jsontext.CanonicalizeRawInts(false)) == nil && string(spelt) == a {
-		return true
-	}
-	was, ok := decode(a)
-	is, okToo := decode(b)
-	return ok && okToo && reflect.DeepEqual(was, is)
 }
 
 func decode(text string) (value any, ok bool) {

@@ -1,9 +1,16 @@
 package audit
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/google/uuid"
 )
 
@@ -87,8 +94,19 @@ func (s *state) apply(p *parsed) {
 			s.impossible(index, "it lifts a quarantine that does not exist")
 		}
 		delete(s.quarantines.want, b.Target.SPIFFEID)
-	default:
-		s.applyOutcome(b, index)
+	default: // the outcome of a record
+		key, _ := id(b.ID)
+		switch r := s.records[key]; {
+		case b.Kind != "issuance."+b.Status:
+			s.impossible(index, "no entry has the kind "+show(b.Kind))
+		case r == nil:
+			s.impossible(index, "it continues request "+show(b.ID)+", which no entry begins")
+		case r.asked != nil || !r.mayMove(b.Status):
+			s.impossible(index, "a request cannot go from "+r.status+" to "+show(b.Status))
+		default:
+			r.move(b)
+			r.last = index
+		}
 	}
 }
 
@@ -128,33 +146,27 @@ func (s *state) start(p *parsed) {
 	s.redeem(b, index)
 }
 
-// applyOutcome moves a record according to its outcome.
-func (s *state) applyOutcome(b *body, index int64) {
-	key, _ := id(b.ID)
-	r := s.records[key]
-	switch {
-	case b.Kind != "issuance."+b.Status:
-		s.impossible(index, "no entry has the kind "+show(b.Kind))
-	case r == nil:
-		s.impossible(index, "it continues request "+show(b.ID)+", which no entry begins")
-	case r.asked != nil || !r.mayMove(b.Status):
-		s.impossible(index, "a request cannot go from "+r.status+" to "+show(b.Status))
-	default:
-		r.move(b)
-		r.last = index
-	}
-}
-
 // forbids reports whether a quarantine or the end of a task forbids requests of a sandbox and a task. It does not check
 // deadlines: they pass by the database's clock, which entries do not record.
 func (s *state) forbids(spiffeID, task string) bool {
 	if s.ends[spiffeID+"\x00"+task].ended {
 		return true
 	}
-	return len(s.quarantines.want) > 0 && within(spiffeID, func(id string) bool {
-		_, stands := s.quarantines.want[id]
-		return stands
-	})
+	if len(s.quarantines.want) == 0 {
+		return false
+	}
+	for end := len("spiffe://"); end < len(spiffeID); end++ { // each SPIFFE ID above
+		next := strings.IndexByte(spiffeID[end:], '/')
+		if next < 0 {
+			break
+		}
+		end += next
+		if _, stands := s.quarantines.want[spiffeID[:end]]; stands {
+			return true
+		}
+	}
+	_, stands := s.quarantines.want[spiffeID]
+	return stands
 }
 
 // endTask records the end of a task, or moves it to an earlier time.
@@ -200,7 +212,14 @@ func (s *state) table(row Row) {
 	case Catalogues:
 		s.files(row)
 	case Uses:
-		s.useRow(row)
+		expected := project(Uses)
+		if key, ok := id(row.Values[0]); ok {
+			if u, said := s.uses[key]; said {
+				expected.set(u.index, u.row(key)...)
+				delete(s.uses, key)
+			}
+		}
+		expected.compare(row, &s.projections)
 	default:
 		for _, p := range []*projection{s.tasks, s.quarantines, s.people, s.passkeys, s.votes, s.changes, s.head} {
 			if p.table == row.Table {
@@ -218,23 +237,40 @@ func (s *state) end() {
 		}
 	}
 	s.match()
-	if s.pruned > 0 {
-		s.lasts()
-	}
-	differ := map[*record]*record{}
+	differ, idle := map[*record]*record{}, map[*record]*record{}
 	for _, r := range s.records {
 		if r.now != r.row && !r.apart {
 			differ[r] = r
 		}
+		// All its entries lie in the pruned range, and no remaining record depends on them.
+		if r.last < s.pruned && r.asked == nil && !r.held {
+			idle[r] = r
+		}
 	}
-	for _, r := range sortedBy(differ, func(r *record) int64 { return r.index }) {
-		r.compare(&s.projections)
+	byIndex := func(r *record) int64 { return r.index }
+	for _, r := range sortedBy(idle, byIndex) {
+		s.steps.at(PrunedDiffers, r.index, "it should have been dropped with the entries around it, but exists")
+	}
+	for _, r := range sortedBy(differ, byIndex) {
+		row := r.begun()
+		if r.row != nil {
+			row = r.row[:]
+		}
+		s.projections.add(Issuances.differ(r.index, r.values(), row, len(lasting))...)
 	}
 	for _, p := range []*projection{s.unmatched, s.tasks, s.quarantines, s.people, s.passkeys, s.votes, s.changes, s.head} {
 		p.rest(&s.projections)
 	}
-	s.filesLeft()
-	s.usesLeft()
+	for digest, index := range s.catalogues {
+		s.projections.add(Finding{
+			Code: ProjectionMissing, Index: index, Where: Catalogues.Name, What: "the files of catalogue " + show(digest) + " are missing",
+		})
+	}
+	missing := project(Uses)
+	for key, u := range s.uses {
+		missing.set(u.index, u.row(key)...)
+	}
+	missing.rest(&s.projections)
 }
 
 // match finds the entries of rows that were not next to theirs: by the id of the request, or else by the entry index in
@@ -261,5 +297,136 @@ func (s *state) match() {
 			continue
 		}
 		s.unmatched.compare(row, &s.projections)
+	}
+}
+
+// changeCatalogue applies a step of a catalogue, and reports why the step is impossible if it is.
+func (s *state) changeCatalogue(b *body, index int64) {
+	if b.Number != s.version+1 || b.Base != s.catalogue {
+		s.impossible(index, "it does not follow the catalogue in force")
+	}
+	if b.Proposal != "" {
+		asked, ok := s.changes.get(b.Proposal)
+		if !ok || asked[1] != "proposed" || asked[2] != b.Digest || asked[4] != strconv.FormatInt(b.Number, 10) || asked[7] != b.Proposer {
+			s.impossible(index, "it decides on a catalogue that was not proposed")
+		}
+		if s.decided[b.Proposal] {
+			s.impossible(index, "it decides on a proposal that is already decided")
+		}
+		s.decided[b.Proposal] = true
+	}
+	who := b.actor()
+	if b.Kind == "catalogue.applied" && b.Proposal != "" && who == b.Proposer {
+		s.impossible(index, "its actor applies their own proposal")
+	}
+	number := strconv.FormatInt(b.Number, 10)
+	s.changes.set(index, b.ID, strings.TrimPrefix(b.Kind, "catalogue."), b.Digest, cmp.Or(b.Base, Null), number,
+		cmp.Or(b.Proposal, Null), cmp.Or(b.Proposer, Null), who, b.Reason, b.Time, strconv.FormatInt(index, 10))
+	if _, known := s.catalogues[b.Digest]; !known {
+		s.catalogues[b.Digest] = index
+	}
+	if b.Kind == "catalogue.applied" {
+		s.catalogue, s.version = b.Digest, b.Number
+		s.head.set(index, "true", number, b.Digest, b.ID)
+	}
+}
+
+// files checks the files of a catalogue against its digest. Files that no entry names do no harm: they were kept for a
+// step that was refused.
+func (s *state) files(row Row) {
+	index, known := s.catalogues[row.Values[0]]
+	if !known {
+		index = -1
+	}
+	delete(s.catalogues, row.Values[0])
+	var names, contents []string
+	err := json.Unmarshal([]byte(row.Values[1]), &names)
+	if err == nil {
+		err = json.Unmarshal([]byte(row.Values[2]), &contents)
+	}
+	if err == nil && catalogueDigest(names, contents) == row.Values[0] {
+		return
+	}
+	s.projections.add(Finding{
+		Code: ProjectionDiffers, Index: index, Where: Catalogues.Name + ".contents",
+		What: "the files of catalogue " + show(row.Values[0]) + " do not match its digest",
+	})
+}
+
+// catalogueDigest returns the SHA-256 of a text with one line for each file: the file's SHA-256 and its name.
+func catalogueDigest(names, contents []string) string {
+	if len(names) != len(contents) {
+		return ""
+	}
+	lines := make([]string, len(names))
+	for i, name := range names {
+		content, err := hex.DecodeString(contents[i])
+		if err != nil {
+			return ""
+		}
+		lines[i] = fmt.Sprintf("%s\x00%x  %s\n", name, sha256.Sum256(content), name)
+	}
+	slices.Sort(lines)
+	for i, line := range lines {
+		_, lines[i], _ = strings.Cut(line, "\x00")
+	}
+	return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(strings.Join(lines, ""))))
+}
+
+// mostCalls is the largest number of uses of one credential that can be reported.
+const mostCalls = 1_000_000_000
+
+// use is the report of a credential's holder. It is small, because there may be millions.
+type use struct {
+	index, began, calls int64
+	last, time          int64 // microseconds
+}
+
+// report records a holder's report of uses. It does not check that the report came in time.
+func (s *state) report(b *body, index int64) {
+	key, _ := id(b.ID)
+	r := s.records[key]
+	u, possible := useOf(b, r, index)
+	_, again := s.uses[key]
+	switch {
+	case r == nil || !r.issued:
+		s.impossible(index, "it reports uses of "+show(b.ID)+", which was not issued")
+	case r.holder.Value() != b.actor():
+		s.impossible(index, "it reports uses of "+show(b.ID)+", which has another holder")
+	case again:
+		s.impossible(index, "it reports uses of "+show(b.ID)+" again")
+	case !possible:
+		s.impossible(index, "it reports impossible uses")
+	default:
+		r.last = index
+		s.uses[key] = u
+	}
+}
+
+// useOf reads a report about a record.
+func useOf(b *body, r *record, index int64) (u use, ok bool) {
+	at, err := time.Parse(time.RFC3339Nano, b.Time)
+	if r == nil || err != nil || b.Calls < 0 || b.Calls > mostCalls || (b.LastUsedAt == nil) != (b.Calls == 0) {
+		return u, false
+	}
+	u = use{index: index, began: r.index, calls: b.Calls, time: at.UnixMicro()}
+	if b.LastUsedAt == nil {
+		return u, true
+	}
+	began, err := time.Parse(time.RFC3339Nano, r.time)
+	last, errToo := time.Parse(time.RFC3339Nano, *b.LastUsedAt)
+	u.last = last.UnixMicro()
+	return u, err == nil && errToo == nil && !last.Before(began) && (!last.After(at) || last.Equal(began))
+}
+
+// row returns the row of uses for the report.
+func (u use) row(issuance uuid.UUID) []string {
+	last := Null
+	if u.calls > 0 {
+		last = instant(time.UnixMicro(u.last))
+	}
+	return []string{
+		issuance.String(), strconv.FormatInt(u.began, 10), strconv.FormatInt(u.calls, 10), last, instant(time.UnixMicro(u.time)),
+		strconv.FormatInt(u.index, 10),
 	}
 }

@@ -1,10 +1,22 @@
+// Package audit is for an auditor who trusts neither the database nor the broker. It defines the format of the log's
+// checkpoints and proofs, and it checks the entries, the Merkle tree over them and the current state against each other.
+// The log is a tree as in RFC 6962, with checkpoints as in c2sp.org/tlog-checkpoint.
+//
+// It must never open a file or a connection, and never take a value from the code that writes the ledger: it reads entries
+// as anybody could who knows only their documentation.
 package audit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"runtime"
+	"slices"
+	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sync/errgroup"
@@ -108,33 +120,27 @@ func (b *batch) parse() {
 			last = parseEntry(item)
 			b.made[i] = last
 		case Row:
-			if last.owns(item) {
-				b.made[i], last.row = last, item.Values
-				last.compare()
+			if last == nil || last.row != nil || last.body == nil || !last.body.begins() || item.Table != Issuances ||
+				item.Values[0] != last.body.ID || item.index() != last.entry.Index {
+				continue // it is not the row of issuances that the entry creates
 			}
+			b.made[i], last.row = last, item.Values
+			// Compare the columns that cannot change.
+			want := last.body.issuance(last.entry.Index)[:len(lasting)]
+			last.differs = Issuances.differ(last.entry.Index, want, last.row, 0)
 		}
 	}
 }
 
-// owns reports whether a row of issuances belongs to the entry.
-func (p *parsed) owns(row Row) bool {
-	return p != nil && p.row == nil && p.body != nil && p.body.begins() && row.Table == Issuances &&
-		row.Values[0] == p.body.ID && row.index() == p.entry.Index
-}
-
-// compare compares the columns of a row that cannot change with the row's entry.
-func (p *parsed) compare() {
-	p.differs = Issuances.differ(p.entry.Index, p.body.issuance(p.entry.Index)[:len(lasting)], p.row, 0)
-}
-
 func parseEntry(e Entry) *parsed {
 	p := &parsed{entry: e, hash: tlog.RecordHash(e.Body)}
-	body, err := readBody(e.Body)
-	switch {
-	case err != nil:
+	body := &body{}
+	// In the canonical form, which is checked separately, no name occurs twice.
+	if err := json.Unmarshal(e.Body, body, jsontext.AllowDuplicateNames(true)); err != nil {
 		p.flaw(Unreadable, "", "its body is not a valid entry: "+show(err.Error()))
 		return p
-	case !canonical(e.Body):
+	}
+	if !canonical(e.Body) {
 		p.flaw(NotCanonical, "", "its body is not in canonical form")
 	}
 	p.body = body
@@ -175,37 +181,30 @@ func (v *verification) take(b *batch) {
 		case Tile:
 			v.evidence.tile(item)
 		case Entry:
-			v.entry(b.made[i])
+			p := b.made[i]
+			v.count++
+			v.flaws.add(p.flaws...)
+			placed := v.evidence.entry(p.entry, p.hash)
+			v.evidence.prunes.take(p.entry, p.body)
+			if placed && p.body != nil {
+				v.state.apply(p)
+			} else if p.row != nil {
+				v.state.stray(p.row)
+			}
 		case SignedCheckpoint:
 			v.evidence.checkpoint(item)
 		case Row:
-			v.row(item, b.made[i])
+			switch {
+			case b.made[i] != nil: // already compared with its entry
+			case item.Table == Issuances:
+				v.state.stray(item.Values)
+			default:
+				v.state.table(item)
+			}
 		}
 	}
 	if v.cfg.Progress != nil {
 		v.cfg.Progress(v.count+v.evidence.prunes.dropped(), v.size)
-	}
-}
-
-func (v *verification) entry(p *parsed) {
-	v.count++
-	v.flaws.add(p.flaws...)
-	placed := v.evidence.entry(p.entry, p.hash)
-	v.evidence.prunes.take(p.entry, p.body)
-	if placed && p.body != nil {
-		v.state.apply(p)
-	} else if p.row != nil {
-		v.state.stray(p.row)
-	}
-}
-
-func (v *verification) row(row Row, with *parsed) {
-	switch {
-	case with != nil: // already compared with its entry
-	case row.Table == Issuances:
-		v.state.stray(row.Values)
-	default:
-		v.state.table(row)
 	}
 }
 
@@ -216,6 +215,131 @@ func (v *verification) report() Report {
 		Entries: v.count + v.evidence.prunes.dropped(), Sealed: v.evidence.good, Checkpoints: v.evidence.holds,
 		Pruned: v.evidence.prunes.report(), Signatures: v.cfg.Keys != nil,
 	}
-	r.merge(v.evidence.entries, v.flaws, v.state.steps, v.evidence.others, v.state.projections)
+	// Sort the findings of all checks, and keep the first MaxFindings.
+	r.Findings = []Finding{}
+	for _, f := range []findings{v.evidence.entries, v.flaws, v.state.steps, v.evidence.others, v.state.projections} {
+		r.Findings = append(r.Findings, f.all...)
+		r.More += f.more
+	}
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.Index, b.Index))
+	})
+	if beyond := len(r.Findings) - MaxFindings; beyond > 0 {
+		r.Findings, r.More = r.Findings[:MaxFindings], r.More+beyond
+	}
 	return r
 }
+
+// Items is a ledger as Verify reads it, from one snapshot. The head comes first, then the entries that describe pruned
+// ranges, then the tiles above level 0. The items of each entry follow, in the order of the entries' indexes: each tile of
+// level 0 before its first entry, then the entry, its row of issuances, and the checkpoint that covers it last. The rows
+// of the other tables come last.
+//
+// The order is part of what is verified: an item out of order counts as damage. An error ends the items.
+type Items = iter.Seq2[Item, error]
+
+// Item is one of Head, Pruned, Tile, Entry, Row and SignedCheckpoint.
+type Item interface{ item() }
+
+// Head is the number of entries that the ledger claims to have.
+type Head struct {
+	Size int64 `json:"size"`
+}
+
+// Pruned is an entry of the kind ledger.pruned, which also comes at its own place: the entries before it need its data.
+type Pruned struct {
+	Index int64  `json:"index"`
+	Body  []byte `json:"body"`
+}
+
+// Tile is a whole tile of the tree over the entries, as in c2sp.org/tlog-tiles, with the root of its hashes.
+type Tile struct {
+	Level  int    `json:"level"`
+	Number int64  `json:"number"`
+	Hashes []byte `json:"hashes"`
+	Root   []byte `json:"root"`
+}
+
+// Entry is one event: its body, and the columns that are stored beside it.
+type Entry struct {
+	Index    int64     `json:"index"`
+	ID       string    `json:"id"`
+	Time     time.Time `json:"time"`
+	Kind     string    `json:"kind"`
+	Body     []byte    `json:"-"`
+	LeafHash []byte    `json:"leaf_hash"`
+}
+
+// SignedCheckpoint is a checkpoint as the ledger stores it: the signed note, and the columns that are stored beside it.
+type SignedCheckpoint struct {
+	Size int64     `json:"size"`
+	Root []byte    `json:"root"`
+	Time time.Time `json:"time"`
+	Note string    `json:"note"`
+}
+
+// Row is a row of a table that follows from the entries, with its values as text in the order of the table's columns.
+// Times are RFC 3339 in UTC, bytes are hexadecimal, and arrays are JSON.
+type Row struct {
+	Table  *Table
+	Values []string
+}
+
+// Null stands for a missing value. No text in Postgres can hold it.
+const Null = "\x00"
+
+func (Head) item()             {}
+func (Pruned) item()           {}
+func (Tile) item()             {}
+func (Entry) item()            {}
+func (SignedCheckpoint) item() {}
+func (Row) item()              {}
+
+// Table is a table that follows from the entries.
+type Table struct {
+	Name    string
+	Columns []string
+	// Key is the number of leading columns that identify a row.
+	Key int
+	// index is the position of the column that names the entry, or -1 if there is none.
+	index int
+}
+
+func table(name string, key int, columns ...string) *Table {
+	return &Table{name, columns, key, slices.Index(columns, "entry_index")}
+}
+
+// These are the tables that follow from the entries. In issuances, the columns that can change come after the others.
+var (
+	Issuances = table("issuances", 1, slices.Concat(lasting, changing)...)
+	TaskEnds  = table("task_ends", 2, "spiffe_id", "task", "ends_at", "ended", "since", "command", "entry_index")
+
+	Quarantines = table("quarantines", 1, "spiffe_id", "since", "actor", "reason", "command", "entry_index")
+	People      = table("people", 1, "id", "name", "handle", "groups", "said_at", "entry", "entry_index")
+	Votes       = table("votes", 3, "request", "voter", "verdict", "covers", "time", "note", "entry_index", "credential", "assertion")
+	Passkeys    = table("passkeys", 1, "id", "person", "credential", "public_key", "digest", "algorithm", "sign_count", "name",
+		"time", "entry_index", "removed_at", "removed_index")
+	Uses = table("uses", 1, "issuance", "began", "calls", "last_used_at", "time", "entry_index")
+
+	CatalogueChanges = table("catalogue_changes", 1, "id", "kind", "digest", "base", "version", "proposal", "proposer",
+		"actor", "reason", "time", "entry_index")
+	CatalogueHead = table("catalogue_head", 1, "only_row", "version", "digest", "change")
+	Catalogues    = table("catalogues", 1, "digest", "names", "contents")
+
+	// Tables are the tables whose rows come last.
+	Tables = []*Table{TaskEnds, Quarantines, People, Passkeys, Votes, Uses, CatalogueChanges, CatalogueHead, Catalogues}
+)
+
+var (
+	lasting = []string{
+		"id", "entry_index", "time", "trust_domain", "spiffe_id", "svid_kind", "thumbprint", "task", "scope", "authority",
+		"resource", "params", "reason", "ttl_asked", "ttl", "decision", "decision_code", "explanation", "policies", "clamps",
+		"catalogue", "expires_at", "approval_group", "approval_quorum", "break_glass", "credential_kind", "audience", "key_id",
+		"claims_digest", "vault_path", "leased", "static", "one_shot", "request_digest", "canonical", "approves", "jkt",
+		"parent", "status_list", "status_index", "on_behalf_of", "on_behalf_groups",
+	}
+	changing = []string{
+		"status", "status_detail", "status_time", "actor", "idempotency_key", "vault_accessor", "vault_lease",
+		"credential_name", "secret_digest", "votes", "redemptions", "redeemed_by", "remembered",
+	}
+)

@@ -1,13 +1,19 @@
+// Package dpop makes and checks DPoP proofs (RFC 9449). With a proof, the sender of a request shows that it holds the key
+// that its token is bound to, or will be bound to.
+//
+// It is pure: it does no I/O and reads no clock directly. It must never take the URL of a request from the request
+// itself: a proof is valid only for an origin that the operator has configured.
 package dpop
 
 import (
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/sha256"
 	"encoding/base64"
+	"net/url"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/jws"
@@ -32,22 +38,10 @@ const (
 
 // fits reports, for each algorithm, whether a key suits it.
 var fits = map[string]func(crypto.PublicKey) bool{
-	"ES256": onCurve(elliptic.P256()),
-	"ES384": onCurve(elliptic.P384()),
+	"ES256": jws.OnCurve(elliptic.P256()),
+	"ES384": jws.OnCurve(elliptic.P384()),
 	// Two names for one algorithm: RFC 8037 defines EdDSA, and RFC 9864 replaces it with the name of the curve.
-	"EdDSA": isEd25519, "Ed25519": isEd25519,
-}
-
-func isEd25519(key crypto.PublicKey) bool {
-	_, ok := key.(ed25519.PublicKey)
-	return ok
-}
-
-func onCurve(curve elliptic.Curve) func(crypto.PublicKey) bool {
-	return func(key crypto.PublicKey) bool {
-		k, ok := key.(*ecdsa.PublicKey)
-		return ok && k.Curve == curve
-	}
+	"EdDSA": jws.IsEd25519, "Ed25519": jws.IsEd25519,
 }
 
 // Expected describes the request that a proof must match.
@@ -107,93 +101,66 @@ type claims struct {
 // whether the proof was used before. The error wraps one of the sentinels of this package. It is ErrNonce only if nothing
 // but the nonce is wrong.
 func Check(values []string, want Expected) (Proof, error) {
-	switch len(values) {
-	case 0:
+	if len(values) == 0 {
 		return Proof{}, ErrMissing
-	case 1:
-	default:
+	}
+	if len(values) > 1 {
 		return Proof{}, ErrMalformed
 	}
-	c, thumbprint, err := verified(values[0])
+	proof := values[0]
+	parts, err := jws.Split(proof, maxProof)
 	if err != nil {
-		return Proof{}, err
+		return Proof{}, ErrMalformed
+	}
+	var head header
+	if json.Unmarshal(parts[0], &head, json.RejectUnknownMembers(true)) != nil || head.Type != Type {
+		return Proof{}, ErrMalformed
+	}
+	var c claims
+	if json.Unmarshal(parts[1], &c) != nil || c.ID == "" || len(c.ID) > maxID {
+		return Proof{}, ErrMalformed
+	}
+	// Any caller can supply any key: the proof only proves that the caller holds the key with this thumbprint.
+	fit, ok := fits[head.Algorithm]
+	if !ok {
+		return Proof{}, ErrAlgorithm
+	}
+	var members jwk
+	if json.Unmarshal(head.Key, &members, json.RejectUnknownMembers(true)) != nil {
+		return Proof{}, ErrKey
+	}
+	var key jose.JSONWebKey
+	if key.UnmarshalJSON(head.Key) != nil || !key.IsPublic() || !fit(key.Key) || !jws.MayVerify(head.Key) {
+		return Proof{}, ErrKey
+	}
+	if jws.Verify(proof, parts, head.Algorithm, key.Key) != nil {
+		return Proof{}, ErrSignature
+	}
+	thumbprint, err := jws.Thumbprint(key.Key)
+	if err != nil {
+		return Proof{}, ErrKey
 	}
 	issued, err := jws.Seconds(c.IssuedAt)
 	if err != nil {
 		return Proof{}, ErrMalformed
 	}
-	if err := want.match(c, issued, thumbprint); err != nil {
-		return Proof{}, err
+	switch { // the nonce comes last, so a caller is asked to retry only if that would help
+	case c.Method != want.Method:
+		return Proof{}, ErrMethod
+	case !slices.ContainsFunc(want.URLs, func(ours string) bool { return sameURL(c.URL, ours) }):
+		return Proof{}, ErrURL
+	case issued.After(want.Now.Add(early)) || issued.Before(want.Now.Add(-late)):
+		return Proof{}, ErrTime
+	case c.Token != hashOf(want.Token):
+		return Proof{}, ErrToken
+	case want.Thumbprint != "" && want.Thumbprint != thumbprint:
+		return Proof{}, ErrBinding
+	case want.Nonces != nil && !want.Nonces.gave(c.Nonce, want.Now):
+		return Proof{}, ErrNonce
 	}
 	return Proof{
 		Thumbprint: thumbprint, Digest: sha256.Sum256([]byte(thumbprint + "." + c.ID)), Until: issued.Add(late + time.Second),
 	}, nil
-}
-
-// verified returns the claims of a proof and the thumbprint of the key that signed them.
-func verified(proof string) (claims, string, error) {
-	parts, err := jws.Split(proof, maxProof)
-	if err != nil {
-		return claims{}, "", ErrMalformed
-	}
-	var head header
-	if json.Unmarshal(parts[0], &head, json.RejectUnknownMembers(true)) != nil || head.Type != Type {
-		return claims{}, "", ErrMalformed
-	}
-	var c claims
-	if json.Unmarshal(parts[1], &c) != nil || c.ID == "" || len(c.ID) > maxID {
-		return claims{}, "", ErrMalformed
-	}
-	key, err := keyOf(head)
-	if err != nil {
-		return claims{}, "", err
-	}
-	if jws.Verify(proof, parts, head.Algorithm, key) != nil {
-		return claims{}, "", ErrSignature
-	}
-	thumbprint, err := jws.Thumbprint(key)
-	if err != nil {
-		return claims{}, "", ErrKey
-	}
-	return c, thumbprint, nil
-}
-
-// match checks signed claims against the request. It checks the nonce last, so a caller is asked to retry only if that
-// would help.
-func (want Expected) match(c claims, issued time.Time, thumbprint string) error {
-	switch {
-	case c.Method != want.Method:
-		return ErrMethod
-	case !slices.ContainsFunc(want.URLs, func(ours string) bool { return sameURL(c.URL, ours) }):
-		return ErrURL
-	case issued.After(want.Now.Add(early)) || issued.Before(want.Now.Add(-late)):
-		return ErrTime
-	case c.Token != hashOf(want.Token):
-		return ErrToken
-	case want.Thumbprint != "" && want.Thumbprint != thumbprint:
-		return ErrBinding
-	case want.Nonces != nil && !want.Nonces.gave(c.Nonce, want.Now):
-		return ErrNonce
-	}
-	return nil
-}
-
-// keyOf reads the key inside a proof. Any caller can supply any key: the proof only proves that the caller holds the key
-// with this thumbprint.
-func keyOf(head header) (crypto.PublicKey, error) {
-	fit, ok := fits[head.Algorithm]
-	if !ok {
-		return nil, ErrAlgorithm
-	}
-	var members jwk
-	if json.Unmarshal(head.Key, &members, json.RejectUnknownMembers(true)) != nil {
-		return nil, ErrKey
-	}
-	var key jose.JSONWebKey
-	if key.UnmarshalJSON(head.Key) != nil || !key.IsPublic() || !fit(key.Key) || !jws.MayVerify(head.Key) {
-		return nil, ErrKey
-	}
-	return key.Key, nil
 }
 
 // hashOf returns the ath of a proof for a token, or "" if there is no token.
@@ -204,3 +171,61 @@ func hashOf(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
+
+// sameURL reports whether two URLs are the same, ignoring query and fragment. A URL that no request can have equals no
+// other one.
+func sameURL(a, b string) bool {
+	one, ok := normal(a)
+	other, okay := normal(b)
+	return ok && okay && one == other
+}
+
+// normal returns the URL in the normal form of RFC 3986, section 6.2: host in lower case, no default port, no unnecessary
+// escapes. It rejects a URL with a user or with dot segments, which no request has either.
+func normal(address string) (string, bool) {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || u.User != nil || u.Opaque != "" {
+		return "", false
+	}
+	host := strings.ToLower(u.Host) // url.Parse has already lower-cased the scheme
+	switch u.Scheme {
+	case "https":
+		host = strings.TrimSuffix(host, ":443")
+	case "http":
+		host = strings.TrimSuffix(host, ":80")
+	default:
+		return "", false
+	}
+	path := unescape(u.EscapedPath())
+	for segment := range strings.SplitSeq(path, "/") {
+		if segment == "." || segment == ".." {
+			return "", false
+		}
+	}
+	if path == "" {
+		path = "/"
+	}
+	return u.Scheme + "://" + strings.TrimSuffix(host, ":") + path, true
+}
+
+// unescape decodes escaped unreserved characters, and writes all other escapes in upper case.
+func unescape(path string) string {
+	var out strings.Builder
+	for i := 0; i < len(path); i++ {
+		if path[i] != '%' || i+2 >= len(path) {
+			out.WriteByte(path[i])
+			continue
+		}
+		escape := path[i : i+3]
+		i += 2
+		if text, err := url.PathUnescape(escape); err == nil && unreserved.MatchString(text) {
+			out.WriteString(text)
+		} else {
+			out.WriteString(strings.ToUpper(escape))
+		}
+	}
+	return out.String()
+}
+
+// unreserved matches an unreserved character (RFC 3986, section 2.3).
+var unreserved = regexp.MustCompile(`^[A-Za-z0-9._~-]$`)

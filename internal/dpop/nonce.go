@@ -7,6 +7,8 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"sync"
 	"time"
 )
 
@@ -46,4 +48,50 @@ func (n *Nonces) gave(nonce string, now time.Time) bool {
 		}
 	}
 	return false
+}
+
+// ReplayCache remembers used proofs in one process. It is safe for concurrent use.
+type ReplayCache struct {
+	most  int
+	mu    sync.Mutex
+	seen  map[[sha256.Size]byte]Proof
+	of    map[string]int // proofs per key
+	swept time.Time
+}
+
+// NewReplayCache returns a ReplayCache for at most most proofs, and a tenth of that per key, so a caller that floods it
+// does not block the others. It forgets a proof after about a minute.
+func NewReplayCache(most int) *ReplayCache {
+	return &ReplayCache{most: most, seen: map[[sha256.Size]byte]Proof{}, of: map[string]int{}}
+}
+
+// Use returns nil for the first use of a checked proof, and ErrReplayed for any later one. If the cache, or the key's
+// share of it, is full, it returns ErrCrowded: a proof that cannot be remembered must not be accepted.
+func (m *ReplayCache) Use(p Proof, now time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now.Sub(m.swept) > late || m.crowded(p) && now.Sub(m.swept) > time.Second {
+		maps.DeleteFunc(m.seen, func(_ [sha256.Size]byte, p Proof) bool {
+			ended := p.Until.Before(now)
+			if ended {
+				m.of[p.Thumbprint]--
+			}
+			return ended
+		})
+		maps.DeleteFunc(m.of, func(_ string, proofs int) bool { return proofs == 0 })
+		m.swept = now
+	}
+	if _, used := m.seen[p.Digest]; used {
+		return ErrReplayed
+	}
+	if m.crowded(p) {
+		return ErrCrowded
+	}
+	m.seen[p.Digest] = p
+	m.of[p.Thumbprint]++
+	return nil
+}
+
+func (m *ReplayCache) crowded(p Proof) bool {
+	return len(m.seen) >= m.most || m.of[p.Thumbprint] >= max(1, m.most/10)
 }

@@ -93,19 +93,17 @@ func (p *credentialCache) credential(ctx context.Context, m match) (*held, error
 // confirm it.
 func (p *credentialCache) still(ctx context.Context, h *held) error {
 	var unsure error
-	for range confirmTries {
-		if h.ready(p.now()) || !h.alive(p.now()) {
-			break
+	for tries := 0; ; tries++ {
+		switch {
+		case h.ready(p.now()):
+			return nil
+		case !h.alive(p.now()):
+			return errEnded
+		case tries == confirmTries:
+			return unavailable(unsure)
 		}
 		unsure = h.confirm(ctx, p.broker, p.now)
 	}
-	switch {
-	case h.ready(p.now()):
-		return nil
-	case !h.alive(p.now()):
-		return errEnded
-	}
-	return unavailable(unsure)
 }
 
 func (p *credentialCache) slot(m match) (*slot, error) {
@@ -199,7 +197,10 @@ func (p *credentialCache) report(h *held) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reportWithin)
 	defer cancel()
-	said := h.uses()
+	said := openapi.UseRequest{Calls: min(h.calls.Load(), mostUses)}
+	if last := h.used.Load(); last != nil {
+		said.LastUsedAt = last.UTC()
+	}
 	switch stands, err := p.broker.ReportUses(ctx, h.id, said); {
 	case err != nil:
 		log.Warn("egress uses not reported", "error", err)
@@ -229,19 +230,10 @@ func (p *credentialCache) request(ctx context.Context, s *slot, m match) (client
 	}
 	id := s.pending.ID
 	s.pending = nil
-	if err != nil || state.Status != openapi.StatusApproved {
-		return p.decided(ctx, id, ask, state.Status)
+	if err == nil && (state.Status == openapi.StatusApproved || state.Status == openapi.StatusRejected) {
+		return p.broker.Redeem(ctx, id, ask) // for a rejected request, this returns the denial
 	}
-	return p.broker.Redeem(ctx, id, ask)
-}
-
-// decided handles a request that was not approved. It redeems a rejected request once, which returns the denial. A request that
-// ended without a decision, or that is gone, is made again.
-func (p *credentialCache) decided(ctx context.Context, id string, ask client.Ask, status openapi.Status) (client.Answer, error) {
-	if status == openapi.StatusRejected {
-		return p.broker.Redeem(ctx, id, ask)
-	}
-	return p.broker.Request(ctx, ask)
+	return p.broker.Request(ctx, ask) // it ended without a decision, or is gone
 }
 
 // close ends the calls in progress, releases every credential, withdraws pending requests, and waits for the reports. A

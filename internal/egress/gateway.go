@@ -1,10 +1,21 @@
+// Package egress is the gateway for the outgoing calls of a sandbox. For each call, it requests the credential that the call
+// needs from Brevet with the sandbox's identity, adds the credential, and forwards the call.
+//
+// It must never forward a call that matches no egress rule of the catalogue. It must never give a credential to the sandbox, to
+// a host that its rule does not name, to an address that is not allowed, or to a connection without TLS. It must never follow a
+// redirect, and never store a credential outside memory. It must never start a call with a credential that Brevet has not
+// confirmed as alive within the last second.
 package egress
 
 import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
+	"fmt"
+	"io"
 	"log"
 	"log/slog"
 	"net"
@@ -60,8 +71,7 @@ type Gateway struct {
 
 	mu        sync.Mutex
 	sandboxes []*Sandbox
-	endpoints []*http.Server
-	listeners []net.Listener
+	entrances []io.Closer // servers and listeners
 }
 
 // New returns a gateway with a certificate authority that it makes itself. Its sandboxes trust that authority, and nothing else
@@ -70,19 +80,34 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.CallsPerSecond < 1 {
 		return nil, errors.New("egress: CallsPerSecond must be at least 1")
 	}
-	a, err := newAuthority(cfg.Now)
+	now := cfg.Now()
+	self, err := newCertificate(&x509.Certificate{
+		Subject: pkix.Name{CommonName: "brevet egress"}, NotBefore: now.Add(-early), NotAfter: now.Add(authorityLife),
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
+	}, nil)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("making the authority: %w", err)
 	}
-	g := &Gateway{cfg: cfg, authority: a, tunnels: newHandoff(), below: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug)}
+	g := &Gateway{
+		cfg: cfg, below: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+		authority: &authority{self: self, now: cfg.Now, leaves: map[string]*tls.Certificate{}},
+		tunnels:   &handoff{conns: make(chan net.Conn), done: make(chan struct{})},
+	}
 	g.inner = g.server(http.HandlerFunc(g.fromTunnel))
-	g.inner.ConnContext = tunnelContext
+	g.inner.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		if secured, ok := conn.(*tls.Conn); ok {
+			return context.WithValue(ctx, tunnelKey{}, secured.NetConn())
+		}
+		return ctx
+	}
 	go func() { _ = g.inner.Serve(g.tunnels) }() // until Close
 	return g, nil
 }
 
 // CA returns the certificate of the gateway's authority, as PEM.
-func (g *Gateway) CA() []byte { return g.authority.pem }
+func (g *Gateway) CA() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: g.authority.self.Certificate[0]})
+}
 
 func (g *Gateway) server(handler http.Handler) *http.Server {
 	return &http.Server{
@@ -93,28 +118,15 @@ func (g *Gateway) server(handler http.Handler) *http.Server {
 
 // Serve accepts calls from a listener until ctx ends. who says which sandbox a call belongs to.
 func (g *Gateway) Serve(ctx context.Context, listener net.Listener, who Caller) error {
-	server := g.server(&entrance{g, who})
+	server := g.server(g.enter(who))
 	// HTTP/1 is enough: through a proxy, each call has a connection, or a tunnel in one, so HTTP/2 would gain nothing.
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	server.Protocols = &protocols
-	server.ConnState = crowded()
-	g.mu.Lock()
-	g.endpoints = append(g.endpoints, server)
-	g.mu.Unlock()
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
-}
-
-// crowded closes connections beyond mostConns. It is a ConnState hook and not a listener, because http.Server looks for TLS in
-// the type of the connections that a listener accepts.
-func crowded() func(net.Conn, http.ConnState) {
+	// Close connections beyond mostConns. This is a ConnState hook and not a listener, because http.Server looks for TLS in the type
+	// of the connections that a listener accepts.
 	var open atomic.Int64
-	return func(conn net.Conn, state http.ConnState) {
+	server.ConnState = func(conn net.Conn, state http.ConnState) {
 		switch state {
 		case http.StateNew:
 			if open.Add(1) > mostConns {
@@ -125,18 +137,24 @@ func crowded() func(net.Conn, http.ConnState) {
 		case http.StateActive, http.StateIdle:
 		}
 	}
+	g.mu.Lock()
+	g.entrances = append(g.entrances, server)
+	g.mu.Unlock()
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }
 
 // Close aborts all calls, and releases every credential.
 func (g *Gateway) Close(ctx context.Context) {
 	g.mu.Lock()
-	servers, listeners, sandboxes := g.endpoints, g.listeners, g.sandboxes
+	entrances, sandboxes := g.entrances, g.sandboxes
 	g.mu.Unlock()
-	for _, listener := range listeners {
-		_ = listener.Close()
-	}
-	for _, server := range servers {
-		_ = server.Close()
+	for _, entrance := range entrances {
+		_ = entrance.Close()
 	}
 	for _, s := range sandboxes {
 		s.close(ctx)
@@ -149,12 +167,28 @@ func (g *Gateway) Close(ctx context.Context) {
 // one (HTTP/2).
 type lines struct{ one, many *http.Transport }
 
+// lines returns transports that connect only to allowed addresses, over TLS, and through no other proxy. They request no
+// compression, so that responses can be searched for secrets.
 func (g *Gateway) lines() lines {
-	var one, many http.Protocols
-	one.SetHTTP1(true)
-	many.SetHTTP1(true)
-	many.SetHTTP2(true)
-	return lines{g.transport(&one), g.transport(&many)}
+	transport := func(http2 bool) *http.Transport {
+		var protocols http.Protocols
+		protocols.SetHTTP1(true)
+		protocols.SetHTTP2(http2)
+		return &http.Transport{
+			Protocols:              &protocols,
+			DialContext:            safehttp.NewDialer(g.cfg.AllowPrivate, g.cfg.Resolver).DialContext,
+			TLSClientConfig:        &tls.Config{RootCAs: g.cfg.Roots, MinVersion: tls.VersionTLS12},
+			TLSHandshakeTimeout:    handshakeWithin,
+			DisableCompression:     true,
+			MaxIdleConns:           256,
+			MaxIdleConnsPerHost:    64,
+			IdleConnTimeout:        time.Minute,
+			MaxResponseHeaderBytes: maxHeaderBytes,
+			WriteBufferSize:        32 << 10,
+			ReadBufferSize:         32 << 10,
+		}
+	}
+	return lines{one: transport(false), many: transport(true)}
 }
 
 // by returns the transport for a call that arrived over the given major version of HTTP. The call leaves over the same version
@@ -164,22 +198,4 @@ func (l lines) by(major int) *http.Transport {
 		return l.many
 	}
 	return l.one
-}
-
-// transport returns a transport that connects only to allowed addresses, over TLS, and through no other proxy. It requests no
-// compression, so that responses can be searched for secrets.
-func (g *Gateway) transport(protocols *http.Protocols) *http.Transport {
-	return &http.Transport{
-		Protocols:              protocols,
-		DialContext:            safehttp.NewDialer(g.cfg.AllowPrivate, g.cfg.Resolver).DialContext,
-		TLSClientConfig:        &tls.Config{RootCAs: g.cfg.Roots, MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout:    handshakeWithin,
-		DisableCompression:     true,
-		MaxIdleConns:           256,
-		MaxIdleConnsPerHost:    64,
-		IdleConnTimeout:        time.Minute,
-		MaxResponseHeaderBytes: maxHeaderBytes,
-		WriteBufferSize:        32 << 10,
-		ReadBufferSize:         32 << 10,
-	}
 }

@@ -1,14 +1,29 @@
 package egress
 
 import (
+	"cmp"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/secret"
-	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
+	"golang.org/x/net/http/httpguts"
 )
 
 const (
@@ -121,11 +136,167 @@ func (h *held) use(ctx context.Context) (using context.Context, done func()) {
 	}
 }
 
-// uses returns the report of the credential's use.
-func (h *held) uses() openapi.UseRequest {
-	said := openapi.UseRequest{Calls: min(h.calls.Load(), mostUses)}
-	if last := h.used.Load(); last != nil {
-		said.LastUsedAt = last.UTC()
+// newHeld extracts from a credential what its rule sends. key is the private key of the gateway's own certificate request, if
+// it made one.
+func (g *Gateway) newHeld(token *client.Token, send scopes.Send, key secret.Text, began time.Time) (*held, error) {
+	h := &held{id: token.ID, scope: token.Scope, ends: began.Add(token.TTL - margin)}
+	if token.TTL < 2*margin {
+		h.ends = began.Add(token.TTL / 2)
 	}
-	return said
+	h.life, h.end = context.WithCancelCause(context.Background())
+	h.confirmed.Store(&began)
+	var fits bool
+	switch send.As {
+	case scopes.SendAWS:
+		fits = h.sign(membersOf(token))
+	case scopes.SendCertificate:
+		fits = h.prove(g, membersOf(token), key)
+	default:
+		fits = h.show(token, send)
+	}
+	if !fits {
+		h.end(errEnded)
+		return nil, &refusal{code: codeUnfit, scopes: []string{token.Scope}}
+	}
+	return h, nil
+}
+
+// show handles a credential that goes into the call as it is.
+func (h *held) show(token *client.Token, send scopes.Send) bool {
+	text := token.Secret.Reveal()
+	if send.Field != "" {
+		text, _ = membersOf(token)[send.Field].(string)
+	}
+	h.user, h.value, h.masked = token.Field("username").Reveal(), secret.New(text), spellings(text)
+	if send.As == scopes.SendBasic {
+		h.masked = append(h.masked, spellings(base64.StdEncoding.EncodeToString([]byte(send.User+":"+text)))...)
+	}
+	return text != "" && httpguts.ValidHeaderFieldValue(text) && (send.Field != "" || strings.EqualFold(token.Type, "Bearer"))
+}
+
+// sign handles an AWS key. The member names are those of Vault's AWS engine.
+func (h *held) sign(members map[string]any) bool {
+	text := func(name string) string { s, _ := members[name].(string); return s }
+	session := cmp.Or(text("session_token"), text("security_token"))
+	h.user, h.value, h.session = text("access_key"), secret.New(text("secret_key")), secret.New(session)
+	for _, one := range []string{h.user, h.value.Reveal(), session} {
+		// If a signature does not match, S3 echoes the string in hex bytes.
+		h.masked = append(h.masked, append(spellings(one), secret.New(fmt.Sprintf("% x", one)))...)
+	}
+	return h.user != "" && h.value.Reveal() != "" && httpguts.ValidHeaderFieldValue(h.user) && httpguts.ValidHeaderFieldValue(session)
+}
+
+// prove handles a certificate, either with its private key or for the gateway's own key. Its connections serve only this
+// credential.
+func (h *held) prove(g *Gateway, members map[string]any, key secret.Text) bool {
+	text := func(name string) string { s, _ := members[name].(string); return s }
+	if key.Reveal() == "" {
+		key = secret.New(text("private_key"))
+	}
+	// Vault gives the chain as a list of certificates, or all of them in one text.
+	chain, ok := members["ca_chain"].(string)
+	if !ok {
+		list, _ := json.Marshal(members["ca_chain"]) // it was decoded from JSON
+		chain = string(list)
+	}
+	var each []string
+	if json.Unmarshal([]byte(chain), &each) == nil {
+		chain = strings.Join(each, "\n")
+	}
+	cert, err := tls.X509KeyPair([]byte(text("certificate")+"\n"+chain), []byte(key.Reveal()))
+	if err != nil || !h.ends.Before(cert.Leaf.NotAfter) {
+		return false
+	}
+	h.lines = g.proving(h, &cert)
+	return true
+}
+
+// membersOf returns the members of a credential that is not a JWT. A credential that an engine returned unchanged has them one
+// level down.
+func membersOf(token *client.Token) map[string]any {
+	members := map[string]any{}
+	if token.Kind == scopes.KindKV || token.Kind == scopes.KindVault {
+		_ = json.Unmarshal([]byte(token.Field("data").Reveal()), &members) // what is not an object has no members
+		return members
+	}
+	for _, name := range token.Fields() {
+		members[name] = token.Field(name).Reveal()
+	}
+	return members
+}
+
+// newKey makes a key and a certificate signing request for it. The request has no names: the scope decides them.
+func newKey() (key secret.Text, csr string, err error) {
+	made, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return secret.Text{}, "", fmt.Errorf("making a key: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(made)
+	if err != nil {
+		return secret.Text{}, "", fmt.Errorf("making a key: %w", err)
+	}
+	request, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, made)
+	if err != nil {
+		return secret.Text{}, "", fmt.Errorf("making a signing request: %w", err)
+	}
+	text := func(kind string, der []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	return secret.New(text("PRIVATE KEY", der)), text("CERTIFICATE REQUEST", request), nil
+}
+
+// proving returns transports that present the certificate of a credential. Their connections close when the credential ends,
+// even in the middle of a call. They refuse a host that requests no certificate: it would accept the call from anyone.
+func (g *Gateway) proving(h *held, cert *tls.Certificate) lines {
+	l := g.lines()
+	for _, t := range []*http.Transport{l.one, l.many} {
+		t.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, handshakeWithin)
+			defer cancel()
+			host, _, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			plain, err := t.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			h.open.Add(1)
+			stop := context.AfterFunc(h.life, func() { _ = plain.Close() })
+			conn := &bounded{plain, sync.OnceFunc(func() { stop(); h.open.Add(-1) })}
+			asked := false
+			cfg := &tls.Config{RootCAs: g.cfg.Roots, MinVersion: tls.VersionTLS12, ServerName: host}
+			if t.Protocols.HTTP2() {
+				cfg.NextProtos = []string{"h2", "http/1.1"}
+			}
+			cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				asked = true
+				return cert, nil
+			}
+			secured := tls.Client(conn, cfg)
+			if err := secured.HandshakeContext(ctx); err != nil {
+				return nil, errors.Join(err, conn.Close())
+			}
+			if !asked {
+				_ = secured.Close()
+				return nil, &refusal{
+					code: codeUnfit, explanation: "the host requests no client certificate in the handshake, so the call would be sent without the credential",
+				}
+			}
+			return secured, nil
+		}
+	}
+	return l
+}
+
+// bounded is a connection that also closes when a credential ends.
+type bounded struct {
+	net.Conn
+	forget func()
+}
+
+// Close implements [net.Conn].
+func (b *bounded) Close() error {
+	b.forget()
+	return b.Conn.Close()
 }

@@ -59,33 +59,51 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, sandbox *Sandbox,
 	defer func() { p.log(r, seen) }() // deferred, because ReverseProxy panics when a response breaks off
 	leave, ok := sandbox.calls.take(mostCalls)
 	if !ok {
-		seen.refused = &refusal{code: codeTooMany, after: time.Second}
-		refuse(seen, seen.refused)
+		seen.refuse(&refusal{code: codeTooMany, after: time.Second})
 		return
 	}
 	defer leave()
 	defer func() { sandbox.bodies.Release(p.room) }()
 	if err := p.prepare(r); err != nil {
-		seen.refused = err
-		refuse(seen, err)
+		seen.refuse(err)
 		return
 	}
 	conn := http.NewResponseController(w)
 	p.held.count(p.began)
 	ctx, done := p.held.use(r.Context())
 	defer done()
-	stop := context.AfterFunc(ctx, func() { hurry(conn) })
+	// Once the credential has ended, the gateway does not wait long for a sandbox that does not read the response, or does not
+	// send the rest of its body.
+	stop := context.AfterFunc(ctx, func() {
+		end := time.Now().Add(lastWords) //nolint:forbidigo // for a connection, not for a decision
+		_, _ = conn.SetWriteDeadline(end), conn.SetReadDeadline(end)
+	})
 	defer stop()
 	r = r.WithContext(ctx)
-	r.Body = steady(ctx, conn, http.MaxBytesReader(seen, r.Body, maxBody))
-	p.forward(seen, r.ProtoMajor).ServeHTTP(seen, r)
-}
+	r.Body = &steadyBody{http.MaxBytesReader(seen, r.Body, maxBody), ctx, conn}
 
-// hurry sets short deadlines on the connection to the sandbox once a credential has ended. The gateway then stops waiting for a
-// sandbox that does not read the response, or does not send the rest of its body.
-func hurry(conn *http.ResponseController) {
-	end := time.Now().Add(lastWords) //nolint:forbidigo // for a connection, not for a decision
-	_, _ = conn.SetWriteDeadline(end), conn.SetReadDeadline(end)
+	var transport http.RoundTripper = sandbox.lines.by(r.ProtoMajor)
+	switch p.match.route.Send.As {
+	case scopes.SendAWS:
+		transport = &signer{p, transport}
+	case scopes.SendCertificate:
+		transport = p.held.lines.by(r.ProtoMajor)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite:        func(out *httputil.ProxyRequest) { p.rewrite(out.Out) },
+		ModifyResponse: p.clean,
+		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
+			if cause := context.Cause(r.Context()); cause != nil {
+				err = cause
+			} else if p.held.life.Err() != nil {
+				err = errEnded // its end closed its connections
+			}
+			seen.refuse(err)
+		},
+		// ReverseProxy flushes a response of unknown length at once.
+		Transport: transport, BufferPool: &copies, ErrorLog: g.below,
+	}
+	proxy.ServeHTTP(seen, r)
 }
 
 // prepare checks the call, finds the rule for it, and gets the credential.
@@ -130,39 +148,6 @@ func (b *buffers) Put(p []byte) {
 	b.Pool.Put((*[maskAtOnce]byte)(p))
 }
 
-func (p *passage) forward(seen *answer, major int) *httputil.ReverseProxy {
-	return &httputil.ReverseProxy{
-		Rewrite: func(out *httputil.ProxyRequest) { p.rewrite(out.Out) },
-		ModifyResponse: func(resp *http.Response) error {
-			p.clean(resp)
-			return nil
-		},
-		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
-			if cause := context.Cause(r.Context()); cause != nil {
-				err = cause
-			} else if p.held.life.Err() != nil {
-				err = errEnded // its end closed its connections
-			}
-			seen.refused = err
-			refuse(seen, err)
-		},
-		// ReverseProxy flushes a response of unknown length at once.
-		Transport: p.carrier(major), BufferPool: &copies, ErrorLog: p.gateway.below,
-	}
-}
-
-// carrier returns the transport for a call that arrived over the given major version of HTTP.
-func (p *passage) carrier(major int) http.RoundTripper {
-	switch p.match.route.Send.As {
-	case scopes.SendAWS:
-		return &signer{p, p.sandbox.lines.by(major)}
-	case scopes.SendCertificate:
-		return p.held.lines.by(major)
-	default:
-		return p.sandbox.lines.by(major)
-	}
-}
-
 // rewrite removes the identity that the sandbox claims, and adds the credential.
 func (p *passage) rewrite(out *http.Request) {
 	out.URL, out.Host = p.target, p.target.Host
@@ -189,7 +174,7 @@ func (p *passage) rewrite(out *http.Request) {
 }
 
 // clean removes credentials from a response: those that were sent, and those that the host issues.
-func (p *passage) clean(resp *http.Response) {
+func (p *passage) clean(resp *http.Response) error {
 	for _, name := range []string{"Set-Cookie", "Set-Cookie2", "Alt-Svc"} {
 		resp.Header.Del(name)
 	}
@@ -197,6 +182,7 @@ func (p *passage) clean(resp *http.Response) {
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		resp.Body = p.mask.body(resp.Body, resp.ContentLength, func() http.Header { return resp.Trailer })
 	}
+	return nil
 }
 
 func (p *passage) log(r *http.Request, seen *answer) {
@@ -240,15 +226,17 @@ func (a *answer) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// refuse sends the sandbox a refusal, and keeps it for the log.
+func (a *answer) refuse(err error) {
+	a.refused = err
+	refuse(a, err)
+}
+
 // Unwrap lets [http.ResponseController] reach the connection.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// steady returns body with a read timeout: a read fails if the sandbox sends nothing for bodyPause, or if ctx has ended. After
+// steadyBody is a body with a read timeout: a read fails if the sandbox sends nothing for bodyPause, or if ctx has ended. After
 // the end of the body there is no deadline, so the response may take any time.
-func steady(ctx context.Context, conn *http.ResponseController, body io.ReadCloser) io.ReadCloser {
-	return &steadyBody{body, ctx, conn}
-}
-
 type steadyBody struct {
 	io.ReadCloser
 	ctx  context.Context //nolint:containedctx // the call's
@@ -257,7 +245,7 @@ type steadyBody struct {
 
 func (b *steadyBody) Read(p []byte) (int, error) {
 	_ = b.conn.SetReadDeadline(time.Now().Add(bodyPause)) //nolint:forbidigo // for a connection, not for a decision
-	if b.ctx.Err() != nil {                               // checked after the deadline is set, so that hurry's deadline wins
+	if b.ctx.Err() != nil {                               // checked after the deadline is set, so that the shorter one of pass wins
 		return 0, context.Cause(b.ctx)
 	}
 	n, err := b.ReadCloser.Read(p)

@@ -12,12 +12,13 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/safehttp"
-	"github.com/brevet-dev/brevet/scopes"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 )
@@ -54,16 +55,20 @@ func (g *Gateway) ServePostgres(ctx context.Context, listener net.Listener, sand
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
 	g.mu.Lock()
-	g.listeners = append(g.listeners, listener)
+	g.entrances = append(g.entrances, listener)
 	g.mu.Unlock()
 	var open places
 	for {
 		conn, err := listener.Accept()
+		var busy interface{ Temporary() bool }
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return nil
-		case passing(err):
-			pause(ctx)
+		case errors.As(err, &busy) && busy.Temporary(): // such as too many open files: some connections may end
+			select {
+			case <-time.After(acceptPause):
+			case <-ctx.Done():
+			}
 			continue
 		case err != nil:
 			return fmt.Errorf("accepting a connection: %w", err)
@@ -79,22 +84,6 @@ func (g *Gateway) ServePostgres(ctx context.Context, listener net.Listener, sand
 			s := &session{gateway: g, sandbox: sandbox, client: conn, began: g.cfg.Now()}
 			s.serve(ctx)
 		}()
-	}
-}
-
-// passing reports whether an error of a listener is temporary, such as too many open files.
-func passing(err error) bool {
-	var busy interface{ Temporary() bool }
-	return errors.As(err, &busy) && busy.Temporary()
-}
-
-// pause waits for acceptPause, so that some connections can end.
-func pause(ctx context.Context) {
-	timer := time.NewTimer(acceptPause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }
 
@@ -176,7 +165,21 @@ func (s *session) open(ctx context.Context, start *pgproto3.StartupMessage) erro
 	if err := s.welcome(start, upstream, key); err != nil {
 		return nil // the client has left
 	}
-	s.relay(using, upstream.Conn)
+
+	// Copy bytes in both directions unchanged.
+	closeBoth := func() { _, _ = s.client.Close(), upstream.Conn.Close() }
+	stop := context.AfterFunc(using, closeBoth)
+	defer stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		n, _ := io.Copy(s.client, upstream.Conn)
+		s.bytes.Add(n)
+		closeBoth()
+	}()
+	_, _ = io.Copy(upstream.Conn, s.client)
+	closeBoth()
+	<-ended
 	return nil
 }
 
@@ -190,7 +193,9 @@ func (s *session) enter(ctx context.Context, params map[string]string) (*pgconn.
 	upstream, err := s.login(using, params)
 	if err != nil {
 		done()
-		if rejected(err) {
+		// The database refused the login (class 28), or ended the session at once (57P01).
+		theirs, ok := errors.AsType[*pgconn.PgError](err)
+		if ok && (strings.HasPrefix(theirs.Code, "28") || theirs.Code == "57P01") {
 			s.held.end(errEnded)
 		}
 		return nil, nil, nil, err
@@ -198,11 +203,8 @@ func (s *session) enter(ctx context.Context, params map[string]string) (*pgconn.
 	return upstream, using, done, nil
 }
 
-// rejected reports whether the database refused the login (class 28), or ended the session at once (57P01).
-func rejected(err error) bool {
-	var theirs *pgconn.PgError
-	return errors.As(err, &theirs) && (strings.HasPrefix(theirs.Code, "28") || theirs.Code == "57P01")
-}
+// localhost is the only host that is called without TLS. It must resolve to a loopback address.
+const localhost = "localhost"
 
 // login connects to the database and logs in with the credential.
 func (s *session) login(ctx context.Context, params map[string]string) (*pgconn.HijackedConn, error) {
@@ -217,14 +219,23 @@ func (s *session) login(ctx context.Context, params map[string]string) (*pgconn.
 	if err != nil {
 		return nil, fmt.Errorf("preparing a login: %w", err)
 	}
-	number, err := net.LookupPort("tcp", port) //nolint:noctx // it is a number
+	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
 		return nil, fmt.Errorf("preparing a login: %w", err)
 	}
 	cfg.Host, cfg.Port, cfg.Database, cfg.User, cfg.Password = host, uint16(number), s.database, s.held.user, s.held.value.Reveal()
 	cfg.Fallbacks, cfg.ConnectTimeout, cfg.ValidateConnect, cfg.AfterConnect = nil, startWithin, nil, nil
 	cfg.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // the dialer resolves the name, and checks the address
-	cfg.DialFunc = s.gateway.dialDatabase(host)
+	cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := safehttp.NewDialer(s.gateway.cfg.AllowPrivate, s.gateway.cfg.Resolver).DialContext(ctx, network, address)
+		if err != nil || host != localhost {
+			return conn, err
+		}
+		if at, ok := conn.RemoteAddr().(*net.TCPAddr); !ok || !at.IP.IsLoopback() {
+			return nil, errors.Join(safehttp.ErrAddress, conn.Close())
+		}
+		return conn, nil
+	}
 	cfg.TLSConfig, cfg.RequireAuth = nil, "scram-sha-256" // with SCRAM, another program at that port learns no password
 	if host != localhost {
 		cfg.RequireAuth = ""
@@ -246,23 +257,6 @@ func (s *session) login(ctx context.Context, params map[string]string) (*pgconn.
 	return conn.Hijack()
 }
 
-// localhost is the only host that is called without TLS. It must resolve to a loopback address.
-const localhost = "localhost"
-
-func (g *Gateway) dialDatabase(host string) pgconn.DialFunc {
-	dialer := safehttp.NewDialer(g.cfg.AllowPrivate, g.cfg.Resolver)
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dialer.DialContext(ctx, network, address)
-		if err != nil || host != localhost {
-			return conn, err
-		}
-		if at, ok := conn.RemoteAddr().(*net.TCPAddr); !ok || !at.IP.IsLoopback() {
-			return nil, errors.Join(safehttp.ErrAddress, conn.Close())
-		}
-		return conn, nil
-	}
-}
-
 // welcome sends the client what the database sends after a login.
 func (s *session) welcome(start *pgproto3.StartupMessage, upstream *pgconn.HijackedConn, key cancelKey) error {
 	if start.ProtocolVersion > pgproto3.ProtocolVersion30 {
@@ -280,27 +274,9 @@ func (s *session) welcome(start *pgproto3.StartupMessage, upstream *pgconn.Hijac
 	return s.client.SetDeadline(time.Time{})
 }
 
-// relay copies bytes in both directions unchanged.
-func (s *session) relay(ctx context.Context, upstream net.Conn) {
-	closeBoth := func() { _, _ = s.client.Close(), upstream.Close() }
-	stop := context.AfterFunc(ctx, closeBoth)
-	defer stop()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		n, _ := io.Copy(s.client, upstream)
-		s.bytes.Add(n)
-		closeBoth()
-	}()
-	_, _ = io.Copy(upstream, s.client)
-	closeBoth()
-	<-ended
-}
-
 // refuse sends the error to the client as the database would.
 func (s *session) refuse(err error) {
-	var theirs *pgconn.PgError
-	if errors.As(err, &theirs) {
+	if theirs, ok := errors.AsType[*pgconn.PgError](err); ok {
 		s.back.Send(&pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: theirs.Code, Message: theirs.Message, Detail: theirs.Detail, Hint: theirs.Hint})
 		_ = s.back.Flush()
 		return
@@ -332,41 +308,47 @@ func (s *session) log(ctx context.Context, err error) {
 	s.gateway.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "egress session", attrs...)
 }
 
-// login finds the scope for a database, and its host. If several scopes match, it takes the one that the user names, or else
-// the first in the order that find uses.
-func (b *rulebook) login(ctx context.Context, user, database string) (match, string, error) {
-	now, err := b.current(ctx)
-	if err != nil {
-		return match{}, "", err
-	}
-	var found match
-	var host string
-	for _, p := range now.pages {
-		for _, rule := range p.scope.Egress {
-			if !slices.Contains(rule.Databases, database) || host != "" && p.scope.Name != user {
-				continue
-			}
-			params := map[string]any{}
-			maps.Copy(params, b.only[p.scope.Name])
-			found = match{p.scope, scopes.Route{Send: scopes.Send{Field: "password"}, Params: params}}
-			host = rule.Hosts[0]
-			break
-		}
-	}
-	if host == "" {
-		return match{}, "", &refusal{code: codeNoRule, explanation: "no scope that this sandbox may request has an egress rule for this database"}
-	}
-	return found, host, nil
-}
-
 // cancelKey is how a client names a session in which it cancels a query. The gateway makes it, and not the database.
 type cancelKey struct {
 	pid    uint32
 	secret string
 }
 
-func newCancelKey() cancelKey {
+// cancels are the sessions of one sandbox in which a client can cancel a query.
+type cancels struct {
+	mu  sync.Mutex
+	all map[cancelKey]*pgconn.PgConn
+}
+
+// add registers a session and returns its cancel key. The key is valid until the caller calls forget.
+func (c *cancels) add(upstream *pgconn.HijackedConn) (key cancelKey, forget func()) {
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // crypto/rand never fails
-	return cancelKey{binary.BigEndian.Uint32(random), string(random[4:])}
+	key = cancelKey{binary.BigEndian.Uint32(random), string(random[4:])}
+	// This PgConn only cancels, and opens a new connection to do so.
+	canceller, err := pgconn.Construct(upstream)
+	if err != nil {
+		return key, func() {}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all[key] = canceller
+	return key, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.all, key)
+	}
+}
+
+// run cancels the query that runs in a session. It returns nothing, so the client can't learn whether the session exists.
+func (c *cancels) run(ctx context.Context, key cancelKey) {
+	c.mu.Lock()
+	canceller := c.all[key]
+	c.mu.Unlock()
+	if canceller == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	_ = canceller.CancelRequest(ctx)
 }

@@ -1,11 +1,15 @@
 package egress
 
 import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"net"
 	"net/http"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
@@ -73,8 +77,7 @@ func (r *refusal) Unwrap() error { return r.cause }
 
 // unavailable returns a refusal for an error without a response from Brevet. A refusal by Brevet itself stays unchanged.
 func unavailable(err error) error {
-	var problem *client.Problem
-	if errors.As(err, &problem) {
+	if is[*client.Problem](err) {
 		return err
 	}
 	return &refusal{code: codeUnavailable, cause: err, after: time.Second}
@@ -98,8 +101,7 @@ type waiting struct {
 
 // problemOf returns the problem document for an error, and how long to wait before a retry.
 func problemOf(err error) (problem, time.Duration) {
-	var theirs *client.Problem
-	if errors.As(err, &theirs) {
+	if theirs, ok := errors.AsType[*client.Problem](err); ok {
 		p := problem{Problem: theirs.Problem}
 		p.Instance = ""
 		if p.Status == http.StatusUnauthorized || p.Status == http.StatusConflict {
@@ -119,19 +121,18 @@ func problemOf(err error) (problem, time.Duration) {
 }
 
 func refusalOf(err error) *refusal {
-	var r *refusal
-	var large *http.MaxBytesError
-	var theirs *net.OpError
-	switch {
-	case errors.As(err, &r):
+	if r, ok := errors.AsType[*refusal](err); ok {
 		return r
-	case errors.As(err, &large):
+	}
+	theirs, ok := errors.AsType[*net.OpError](err)
+	switch {
+	case is[*http.MaxBytesError](err):
 		return &refusal{code: codeTooLarge, cause: err}
 	case errors.Is(err, safehttp.ErrAddress):
 		return &refusal{code: codeAddress, cause: err}
 	case errors.Is(err, errEnded):
 		return &refusal{code: codeEnded, cause: err}
-	case errors.As(err, &theirs) && theirs.Op == "remote error": // a TLS alert, whose texts are fixed
+	case ok && theirs.Op == "remote error": // a TLS alert, whose texts are fixed
 		return &refusal{code: codeUpstream, explanation: "the host ended the connection: " + theirs.Err.Error(), cause: err}
 	default:
 		return &refusal{code: codeUpstream, explanation: upstreamError(err), cause: err}
@@ -150,4 +151,42 @@ func refuse(w http.ResponseWriter, err error) {
 	}
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p) // the sandbox may have left
+}
+
+// upstreamError returns a fixed text for a kind of error of a host. The error's own text can quote certificates and responses, so
+// a host could use it to talk to an agent. The first kind that matches applies. Another error, such as a broken connection, has no
+// text, since it may come from the sandbox's own connection.
+func upstreamError(err error) string {
+	dns, inDNS := errors.AsType[*net.DNSError](err)
+	op, isOp := errors.AsType[*net.OpError](err)
+	timeout, isTimeout := errors.AsType[net.Error](err)
+	invalid, isInvalid := errors.AsType[x509.CertificateInvalidError](err)
+	switch {
+	case inDNS && dns.IsNotFound:
+		return "the host name does not exist in DNS"
+	case inDNS:
+		return "DNS returned no address for the host name"
+	case isInvalid && invalid.Reason == x509.Expired:
+		return "the host's certificate has expired, or is not valid yet, by the gateway's clock"
+	case is[x509.HostnameError](err):
+		return "the host's certificate is for another host name"
+	case is[x509.UnknownAuthorityError](err):
+		return "the host's certificate is from an authority that the gateway does not trust; the gateway's --host-ca sets the trusted ones"
+	case is[*tls.CertificateVerificationError](err):
+		return "the host's certificate cannot be verified"
+	case errors.Is(err, http.ErrSchemeMismatch) || is[tls.RecordHeaderError](err):
+		return "the host does not speak TLS at this port"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "the host refuses the connection: nothing listens at this port, or a firewall rejects it"
+	case errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH):
+		return "the host cannot be reached: there is no route to it"
+	case errors.Is(err, context.DeadlineExceeded), isTimeout && timeout.Timeout() && (!isOp || op.Op == "dial"):
+		return "the host did not answer in time" // a timeout after connecting may be due to the sandbox's own body
+	}
+	return ""
+}
+
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }

@@ -3,6 +3,7 @@ package egress
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -56,7 +57,10 @@ func (b *rulebook) find(ctx context.Context, call scopes.Call) (match, error) {
 	if err != nil {
 		return match{}, err
 	}
-	if m, known := now.cached(call); known {
+	now.mu.Lock()
+	m, known := now.found[call]
+	now.mu.Unlock()
+	if known {
 		return m, nil
 	}
 	why := "no scope that this sandbox may request has an egress rule for this host"
@@ -67,7 +71,13 @@ func (b *rulebook) find(ctx context.Context, call scopes.Call) (match, error) {
 		}
 		route, reason := p.router.Find(call, b.only[p.scope.Name])
 		if reason == "" {
-			return now.keep(call, match{p.scope, route}), nil
+			now.mu.Lock()
+			defer now.mu.Unlock()
+			if len(now.found) >= mostFound {
+				clear(now.found)
+			}
+			now.found[call] = match{p.scope, route}
+			return now.found[call], nil
 		}
 		if len(near) == 0 {
 			why = p.scope.Name + ": " + reason
@@ -77,22 +87,31 @@ func (b *rulebook) find(ctx context.Context, call scopes.Call) (match, error) {
 	return match{}, &refusal{code: codeNoRule, explanation: why, scopes: near}
 }
 
-// cached returns the match of an earlier, equal call.
-func (e *edition) cached(call scopes.Call) (match, bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	m, known := e.found[call]
-	return m, known
-}
-
-func (e *edition) keep(call scopes.Call, m match) match {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.found) >= mostFound {
-		clear(e.found)
+// login finds the scope for a database, and its host. If several scopes match, it takes the one that the user names, or else
+// the first in the order that find uses.
+func (b *rulebook) login(ctx context.Context, user, database string) (match, string, error) {
+	now, err := b.current(ctx)
+	if err != nil {
+		return match{}, "", err
 	}
-	e.found[call] = m
-	return m
+	var found match
+	var host string
+	for _, p := range now.pages {
+		for _, rule := range p.scope.Egress {
+			if !slices.Contains(rule.Databases, database) || host != "" && p.scope.Name != user {
+				continue
+			}
+			params := map[string]any{} // never nil
+			maps.Copy(params, b.only[p.scope.Name])
+			found = match{p.scope, scopes.Route{Send: scopes.Send{Field: "password"}, Params: params}}
+			host = rule.Hosts[0]
+			break
+		}
+	}
+	if host == "" {
+		return match{}, "", &refusal{code: codeNoRule, explanation: "no scope that this sandbox may request has an egress rule for this database"}
+	}
+	return found, host, nil
 }
 
 // current returns the rules, and reads them again if they are older than rulesKept.
@@ -118,20 +137,19 @@ func (b *rulebook) current(ctx context.Context) (*edition, error) {
 		if scope.Bind != openapi.BindNone {
 			continue // the gateway can't use a token that is bound to a key
 		}
-		if router, err := scopes.NewRouter(rulesOf(scope), paramsOf(scope)); err == nil {
+		if router, err := routerOf(scope); err == nil {
 			pages = append(pages, page{scope, router})
 		}
 	}
 	slices.SortStableFunc(pages, func(a, b page) int {
-		return cmp.Or(cmp.Compare(rank(a.scope), rank(b.scope)), cmp.Compare(a.scope.Name, b.scope.Name))
+		rankA, rankB := scopes.Authority(a.scope.Authority).Rank(), scopes.Authority(b.scope.Authority).Rank()
+		return cmp.Or(cmp.Compare(rankA, rankB), cmp.Compare(a.scope.Name, b.scope.Name))
 	})
 	b.last, b.read = &edition{pages: pages, found: map[scopes.Call]match{}}, began
 	return b.last, nil
 }
 
-func rank(scope openapi.OfferedScope) int { return scopes.Authority(scope.Authority).Rank() }
-
-func rulesOf(scope openapi.OfferedScope) []scopes.Egress {
+func routerOf(scope openapi.OfferedScope) (*scopes.Router, error) {
 	rules := make([]scopes.Egress, len(scope.Egress))
 	for i, rule := range scope.Egress {
 		rules[i] = scopes.Egress{
@@ -142,13 +160,9 @@ func rulesOf(scope openapi.OfferedScope) []scopes.Egress {
 			},
 		}
 	}
-	return rules
-}
-
-func paramsOf(scope openapi.OfferedScope) map[string]scopes.Param {
 	params := make(map[string]scopes.Param, len(scope.Params))
 	for name, p := range scope.Params {
 		params[name] = scopes.Param{Type: scopes.ParamType(p.Type), Pattern: p.Pattern, Values: p.Values}
 	}
-	return params
+	return scopes.NewRouter(rules, params)
 }

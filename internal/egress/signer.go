@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -88,7 +87,16 @@ func (s *signer) RoundTrip(out *http.Request) (*http.Response, error) {
 	}
 	out.Header.Del("Date") // set by the sandbox; the signature has its own date
 	out.Header.Set(payloadHeader, payload)
-	out.URL = canonical(out.URL)
+	// Both sides sign this one spelling of the URL, without the sandbox's own signature in the query.
+	target := *out.URL
+	target.RawPath = httpbinding.EscapePath(target.Path, false)
+	query := target.Query()
+	maps.DeleteFunc(query, func(key string, _ []string) bool {
+		key = strings.ToLower(key)
+		return strings.HasPrefix(key, "x-amz-") || key == "awsaccesskeyid"
+	})
+	target.RawQuery = query.Encode()
+	out.URL = &target
 	if err := s.sign(out, payload); err != nil {
 		return nil, err
 	}
@@ -127,19 +135,6 @@ func (s *signer) read(out *http.Request) (string, error) {
 func sumOf(body []byte) string {
 	sum := sha256.Sum256(body)
 	return hex.EncodeToString(sum[:])
-}
-
-// canonical returns a URL in the one spelling that both sides sign, without the sandbox's own signature in the query.
-func canonical(sent *url.URL) *url.URL {
-	target := *sent
-	target.RawPath = httpbinding.EscapePath(target.Path, false)
-	query := target.Query()
-	maps.DeleteFunc(query, func(key string, _ []string) bool {
-		key = strings.ToLower(key)
-		return strings.HasPrefix(key, "x-amz-") || key == "awsaccesskeyid"
-	})
-	target.RawQuery = query.Encode()
-	return &target
 }
 
 // sign signs the parts that define the call, and no header that a proxy on the way may change.

@@ -5,6 +5,9 @@ package jws
 
 import (
 	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
 	"crypto/rsa"
 	"crypto/sha256"
 	"encoding/base64"
@@ -13,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -136,4 +140,53 @@ func SoleAudience(aud jsontext.Value) (string, bool) {
 func IsRSA(key crypto.PublicKey) bool {
 	_, ok := key.(*rsa.PublicKey)
 	return ok
+}
+
+// IsEd25519 reports whether a public key is an Ed25519 key.
+func IsEd25519(key crypto.PublicKey) bool {
+	_, ok := key.(ed25519.PublicKey)
+	return ok
+}
+
+// OnCurve returns a function that reports whether a public key is an ECDSA key on that curve.
+func OnCurve(curve elliptic.Curve) func(crypto.PublicKey) bool {
+	return func(key crypto.PublicKey) bool {
+		k, ok := key.(*ecdsa.PublicKey)
+		return ok && k.Curve == curve
+	}
+}
+
+// MostVerified is the maximum number of entries in one Verified: some megabytes.
+const MostVerified = 1 << 14
+
+// Verified caches results of verification by the SHA-256 of the input: callers present the same token many times, and its
+// signature does not change. The caller must check the time and the keys on each use, because those do change. Verified
+// is safe for concurrent use, and its zero value is empty.
+type Verified[V any] struct {
+	mu    sync.Mutex
+	found map[[sha256.Size]byte]V
+}
+
+// Get returns the cached value, if any.
+func (r *Verified[V]) Get(digest [sha256.Size]byte) (V, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v, ok := r.found[digest]
+	return v, ok
+}
+
+// Put adds a value. It clears the whole cache first if it is full; what is still in use is then verified once more.
+func (r *Verified[V]) Put(digest [sha256.Size]byte, v V) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.found == nil || len(r.found) >= MostVerified {
+		r.found = map[[sha256.Size]byte]V{}
+	}
+	r.found[digest] = v
+}
+
+// SameKey compares public keys. All types of public keys have an Equal method (see crypto.PublicKey).
+func SameKey(a, b crypto.PublicKey) bool {
+	key, ok := a.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && key.Equal(b)
 }

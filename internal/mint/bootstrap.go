@@ -3,9 +3,11 @@ package mint
 import (
 	"cmp"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -44,24 +46,54 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	if err := b.check(); err != nil {
 		return Login{}, err
 	}
-	client, err := b.client()
+	// An admin's few calls accept answers other than 200, which the guard of minting does not.
+	cfg := Config{Addr: b.Addr, CAFile: b.CAFile, Namespace: b.Namespace, Timeout: 30 * time.Second}
+	transport, err := newTransport(cfg)
 	if err != nil {
 		return Login{}, err
 	}
-	for _, step := range []struct {
-		doing string
-		do    func(context.Context, *api.Client) error
-	}{
-		{"enabling the Transit engine", b.enableTransit},
-		{"making the signing keys", b.makeKeys},
-		{"enabling AppRole", b.enableAppRole},
-		{"writing the policy", b.writePolicy},
-		{"writing the role", b.writeRole},
-		{"writing the token role", b.writeTokenRole},
-		{"writing the policies of scopes", b.writeScopes},
-	} {
-		if err := step.do(ctx, client); err != nil {
-			return Login{}, fmt.Errorf("%s: %w", step.doing, err)
+	client, err := newClient(cfg, noRedirects{transport})
+	if err != nil {
+		return Login{}, err
+	}
+	client.SetToken(b.Token)
+	write := func(path string, data map[string]any) error {
+		_, err := client.Logical().WriteWithContext(ctx, path, data)
+		return err
+	}
+	transit := &api.MountInput{Type: "transit", Description: "Signs what Brevet issues"}
+	if err := inUse(client.Sys().MountWithContext(ctx, b.Mount, transit)); err != nil {
+		return Login{}, fmt.Errorf("enabling the Transit engine: %w", err)
+	}
+	for name, kind := range map[string]string{b.SigningKey: b.KeyType, logKeyName(b.SigningKey): "ed25519"} {
+		key := map[string]any{"type": kind, "exportable": false, "allow_plaintext_backup": false}
+		if err := write(b.Mount+"/keys/"+name, key); err != nil {
+			return Login{}, fmt.Errorf("making the signing keys: %w", err)
+		}
+	}
+	appRole := &api.EnableAuthOptions{Type: "approle"}
+	if err := inUse(client.Sys().EnableAuthWithOptionsWithContext(ctx, "approle", appRole)); err != nil {
+		return Login{}, fmt.Errorf("enabling AppRole: %w", err)
+	}
+	if err := client.Sys().PutPolicyWithContext(ctx, b.Role, Policy(b.Mount, b.SigningKey, b.TokenRole)); err != nil {
+		return Login{}, fmt.Errorf("writing the policy: %w", err)
+	}
+	if err := write("auth/approle/role/"+b.Role, map[string]any{
+		"token_policies": b.Role, "token_no_default_policy": true,
+		"token_ttl": "20m", "token_max_ttl": longestLogin.String(),
+	}); err != nil {
+		return Login{}, fmt.Errorf("writing the role: %w", err)
+	}
+	// The tokens of this role outlive the broker's own and hold only the policies of scopes.
+	if err := write("auth/token/roles/"+b.TokenRole, map[string]any{
+		"orphan": true, "renewable": true, "token_type": "service", "token_no_default_policy": true,
+		"allowed_policies_glob": []string{scopePolicies + "*"}, "token_explicit_max_ttl": b.MaxTTL.String(),
+	}); err != nil {
+		return Login{}, fmt.Errorf("writing the token role: %w", err)
+	}
+	for _, p := range b.Policies {
+		if err := client.Sys().PutPolicyWithContext(ctx, p.Name, p.Text); err != nil {
+			return Login{}, fmt.Errorf("writing the policies of scopes: %s: %w", p.Name, err)
 		}
 	}
 	return b.login(ctx, client)
@@ -89,25 +121,7 @@ func (b Bootstrap) check() error {
 			}
 		}
 	}
-	return nil
-}
-
-// client returns a client for an admin's few calls. It accepts answers other than 200, which the guard of minting does not.
-func (b Bootstrap) client() (*api.Client, error) {
-	if err := checkAddr(b.Addr); err != nil {
-		return nil, err
-	}
-	cfg := Config{Addr: b.Addr, CAFile: b.CAFile, Namespace: b.Namespace, Timeout: 30 * time.Second}
-	transport, err := newTransport(cfg)
-	if err != nil {
-		return nil, err
-	}
-	client, err := newClient(cfg, noRedirects{transport})
-	if err != nil {
-		return nil, err
-	}
-	client.SetToken(b.Token)
-	return client, nil
+	return checkAddr(b.Addr)
 }
 
 // noRedirects turns a redirect into an error: the Vault client takes a redirect with a body for a success.
@@ -122,61 +136,9 @@ func (n noRedirects) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-func (b Bootstrap) enableTransit(ctx context.Context, client *api.Client) error {
-	return inUse(client.Sys().MountWithContext(ctx, b.Mount, &api.MountInput{
-		Type: "transit", Description: "Signs what Brevet issues",
-	}))
-}
-
-func (b Bootstrap) makeKeys(ctx context.Context, client *api.Client) error {
-	for name, kind := range map[string]string{b.SigningKey: b.KeyType, logKeyName(b.SigningKey): "ed25519"} {
-		_, err := client.Logical().WriteWithContext(ctx, b.Mount+"/keys/"+name, map[string]any{
-			"type": kind, "exportable": false, "allow_plaintext_backup": false,
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (b Bootstrap) enableAppRole(ctx context.Context, client *api.Client) error {
-	return inUse(client.Sys().EnableAuthWithOptionsWithContext(ctx, "approle", &api.EnableAuthOptions{Type: "approle"}))
-}
-
-func (b Bootstrap) writePolicy(ctx context.Context, client *api.Client) error {
-	return client.Sys().PutPolicyWithContext(ctx, b.Role, Policy(b.Mount, b.SigningKey, b.TokenRole))
-}
-
-func (b Bootstrap) writeRole(ctx context.Context, client *api.Client) error {
-	_, err := client.Logical().WriteWithContext(ctx, "auth/approle/role/"+b.Role, map[string]any{
-		"token_policies": b.Role, "token_no_default_policy": true,
-		"token_ttl": "20m", "token_max_ttl": longestLogin.String(),
-	})
-	return err
-}
-
 // longestGrant is the longest life that a catalogue can grant. It bounds how long a stolen login of the broker could renew
 // credentials.
 const longestGrant = 24 * time.Hour
-
-// writeTokenRole creates a role whose tokens outlive the broker's own and hold only the policies of scopes.
-func (b Bootstrap) writeTokenRole(ctx context.Context, client *api.Client) error {
-	_, err := client.Logical().WriteWithContext(ctx, "auth/token/roles/"+b.TokenRole, map[string]any{
-		"orphan": true, "renewable": true, "token_type": "service", "token_no_default_policy": true,
-		"allowed_policies_glob": []string{scopePolicies + "*"}, "token_explicit_max_ttl": b.MaxTTL.String(),
-	})
-	return err
-}
-
-func (b Bootstrap) writeScopes(ctx context.Context, client *api.Client) error {
-	for _, p := range b.Policies {
-		if err := client.Sys().PutPolicyWithContext(ctx, p.Name, p.Text); err != nil {
-			return fmt.Errorf("%s: %w", p.Name, err)
-		}
-	}
-	return nil
-}
 
 func (b Bootstrap) login(ctx context.Context, client *api.Client) (Login, error) {
 	const doing = "reading the role's login"
@@ -204,4 +166,44 @@ func inUse(err error) error {
 		return nil
 	}
 	return err
+}
+
+//go:embed policy.hcl
+var policyText string
+
+// Policy returns the Vault policy with exactly the rights that the broker's login needs, for a Transit mount and key, the log's
+// key next to it, and a role of the token store. If a name is not plain, the policy is empty and grants nothing: a star in a path
+// would grant a great deal.
+func Policy(mount, key, tokenRole string) string {
+	if !mountName.MatchString(mount) || !keyName.MatchString(key) || !keyName.MatchString(tokenRole) {
+		return ""
+	}
+	return strings.NewReplacer("{{mount}}", mount, "{{key}}", key, "{{role}}", tokenRole).Replace(policyText)
+}
+
+// scopePolicies is the prefix of the names of scope policies, the only policies that the token role may assign.
+const scopePolicies = "brevet-scope."
+
+// scopePolicy matches every text that is allowed as a scope's policy, and policyPath finds the paths in it.
+var (
+	scopePolicy = regexp.MustCompile(`^(?:path "[A-Za-z0-9][A-Za-z0-9_.+*/-]*" \{[^{}"]*(?:"[a-z]+"[^{}"]*)+\}\s*)+$`)
+	policyPath  = regexp.MustCompile(`(?m)^path "([^"]*)" \{`)
+)
+
+// mayReach reports whether a path of a policy could match anything below a mount. A + stands for any one segment, and a * at the
+// end for any rest.
+func mayReach(path, mount string) bool {
+	segments := strings.Split(path, "/")
+	for i, name := range strings.Split(mount, "/") {
+		if i == len(segments) {
+			return false
+		}
+		if rest, any := strings.CutSuffix(segments[i], "*"); any && i == len(segments)-1 {
+			return strings.HasPrefix(name, rest) || strings.HasPrefix(rest, "+")
+		}
+		if segments[i] != name && segments[i] != "+" {
+			return false
+		}
+	}
+	return true
 }

@@ -17,18 +17,16 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-type certificate struct {
-	Certificate    string   `json:"certificate"`
-	IssuingCA      string   `json:"issuing_ca"`
-	CAChain        []string `json:"ca_chain"`
-	SerialNumber   string   `json:"serial_number"`
-	PrivateKey     string   `json:"private_key,omitempty"`
-	PrivateKeyType string   `json:"private_key_type,omitempty"`
-}
-
 // certificateOf returns an X.509 certificate after checking that it matches the request exactly.
 func certificateOf(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
-	made, err := read[certificate](answer)
+	made, err := read[struct {
+		Certificate    string   `json:"certificate"`
+		IssuingCA      string   `json:"issuing_ca"`
+		CAChain        []string `json:"ca_chain"`
+		SerialNumber   string   `json:"serial_number"`
+		PrivateKey     string   `json:"private_key,omitempty"`
+		PrivateKeyType string   `json:"private_key_type,omitempty"`
+	}](answer.Data)
 	if err != nil {
 		return mintedSecret{}, err
 	}
@@ -40,19 +38,7 @@ func certificateOf(intent broker.Intent, answer *api.Secret) (mintedSecret, erro
 	if err != nil {
 		return mintedSecret{}, fmt.Errorf("%w: the certificate does not parse", broker.ErrMintMismatch)
 	}
-	if err := checkLeaf(intent, leaf); err != nil {
-		return mintedSecret{}, err
-	}
-	if err := checkLeafKey(intent, leaf, made); err != nil {
-		return mintedSecret{}, err
-	}
-	if made.CAChain == nil {
-		made.CAChain = []string{}
-	}
-	return handOver(made, made.SerialNumber, sha256.Sum256(leaf.Raw))
-}
 
-func checkLeaf(intent broker.Intent, leaf *x509.Certificate) error {
 	name := intent.Grant.Data["common_name"]
 	asked := list(intent.Grant.Data["alt_names"])
 	without := func(names []string) []string {
@@ -60,45 +46,44 @@ func checkLeaf(intent broker.Intent, leaf *x509.Certificate) error {
 	}
 	switch {
 	case leaf.IsCA || leaf.KeyUsage&(x509.KeyUsageCertSign|x509.KeyUsageCRLSign) != 0:
-		return fmt.Errorf("%w: the certificate is an authority's", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the certificate is an authority's", broker.ErrMintMismatch)
 	case leaf.Subject.CommonName != name:
-		return fmt.Errorf("%w: the certificate has another common name", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the certificate has another common name", broker.ErrMintMismatch)
 	// Vault lists the common name among the DNS names, unless the role says not to.
 	case !slices.Equal(without(leaf.DNSNames), without(asked)),
 		slices.Contains(asked, name) && !slices.Contains(leaf.DNSNames, name):
-		return fmt.Errorf("%w: the certificate has other DNS names", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the certificate has other DNS names", broker.ErrMintMismatch)
 	case len(leaf.IPAddresses)+len(leaf.URIs)+len(leaf.EmailAddresses) > 0:
-		return fmt.Errorf("%w: the certificate is for more than DNS names", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the certificate is for more than DNS names", broker.ErrMintMismatch)
 	case leaf.NotAfter.After(intent.Expires.Add(time.Second)):
-		return fmt.Errorf("%w: the certificate lives too long: its role must not set not_after", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the certificate lives too long: its role must not set not_after", broker.ErrMintMismatch)
 	}
-	return nil
-}
 
-// checkLeafKey checks that the key is the caller's, or the one that Vault made and returned with the certificate.
-func checkLeafKey(intent broker.Intent, leaf *x509.Certificate, made certificate) error {
-	text := intent.Grant.Data["csr"]
-	if text == "" {
+	// The key is the caller's, or the one that Vault made and returned with the certificate.
+	if csr := intent.Grant.Data["csr"]; csr == "" {
 		if _, err := tls.X509KeyPair([]byte(made.Certificate), []byte(made.PrivateKey)); err != nil {
-			return fmt.Errorf("%w: the private key is not the certificate's", broker.ErrMintMismatch)
+			return mintedSecret{}, fmt.Errorf("%w: the private key is not the certificate's", broker.ErrMintMismatch)
 		}
-		return nil
+	} else {
+		if made.PrivateKey != "" {
+			return mintedSecret{}, fmt.Errorf("%w: there is a private key, and none was asked for", broker.ErrMintMismatch)
+		}
+		block, _ := pem.Decode([]byte(csr))
+		if block == nil {
+			return mintedSecret{}, fmt.Errorf("%w: the signing request is no PEM", broker.ErrMintMismatch)
+		}
+		request, err := x509.ParseCertificateRequest(block.Bytes)
+		if err != nil {
+			return mintedSecret{}, fmt.Errorf("%w: the signing request does not parse", broker.ErrMintMismatch)
+		}
+		if key, ok := request.PublicKey.(interface{ Equal(crypto.PublicKey) bool }); !ok || !key.Equal(leaf.PublicKey) {
+			return mintedSecret{}, fmt.Errorf("%w: the certificate is for another key", broker.ErrMintMismatch)
+		}
 	}
-	if made.PrivateKey != "" {
-		return fmt.Errorf("%w: there is a private key, and none was asked for", broker.ErrMintMismatch)
+	if made.CAChain == nil {
+		made.CAChain = []string{}
 	}
-	block, _ := pem.Decode([]byte(text))
-	if block == nil {
-		return fmt.Errorf("%w: the signing request is no PEM", broker.ErrMintMismatch)
-	}
-	request, err := x509.ParseCertificateRequest(block.Bytes)
-	if err != nil {
-		return fmt.Errorf("%w: the signing request does not parse", broker.ErrMintMismatch)
-	}
-	if key, ok := request.PublicKey.(interface{ Equal(crypto.PublicKey) bool }); !ok || !key.Equal(leaf.PublicKey) {
-		return fmt.Errorf("%w: the certificate is for another key", broker.ErrMintMismatch)
-	}
-	return nil
+	return handOver(made, made.SerialNumber, sha256.Sum256(leaf.Raw))
 }
 
 // sshOf returns an OpenSSH user certificate after checking that it is for exactly the requested key and principals.
@@ -106,7 +91,7 @@ func sshOf(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	made, err := read[struct {
 		SignedKey    string `json:"signed_key"`
 		SerialNumber string `json:"serial_number"`
-	}](answer)
+	}](answer.Data)
 	if err != nil {
 		return mintedSecret{}, err
 	}
@@ -119,29 +104,22 @@ func sshOf(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	if err != nil || !ok || len(rest) > 0 {
 		return mintedSecret{}, fmt.Errorf("%w: the signed key is not one certificate", broker.ErrMintMismatch)
 	}
-	if err := checkSSH(intent, cert, asked); err != nil {
-		return mintedSecret{}, err
-	}
-	return handOver(made, cert.KeyId, sha256.Sum256(cert.Marshal()))
-}
-
-func checkSSH(intent broker.Intent, cert *ssh.Certificate, asked ssh.PublicKey) error {
 	principals := unique(list(intent.Grant.Data["valid_principals"]))
 	switch {
 	case cert.CertType != ssh.UserCert:
-		return fmt.Errorf("%w: the certificate is not a user's", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the certificate is not a user's", broker.ErrMintMismatch)
 	// A certificate without principals would be valid for every user.
 	case len(principals) == 0 || !slices.Equal(unique(cert.ValidPrincipals), principals):
-		return fmt.Errorf("%w: the certificate has other principals", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the certificate has other principals", broker.ErrMintMismatch)
 	case !slices.Equal(cert.Key.Marshal(), asked.Marshal()):
-		return fmt.Errorf("%w: the certificate is for another key", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the certificate is for another key", broker.ErrMintMismatch)
 	// Vault computes the expiry from its own clock.
 	case cert.ValidBefore > math.MaxInt64 || time.Unix(int64(cert.ValidBefore), 0).After(intent.Expires.Add(leeway)):
-		return fmt.Errorf("%w: the certificate lives too long", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the certificate lives too long", broker.ErrMintMismatch)
 	case !strings.Contains(cert.KeyId, intent.ID):
-		return fmt.Errorf("%w: the key id does not hold the issuance: its role must not set key_id_format without {{token_display_name}}", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the key id does not hold the issuance: its role must not set key_id_format without {{token_display_name}}", broker.ErrMintMismatch)
 	}
-	return nil
+	return handOver(made, cert.KeyId, sha256.Sum256(cert.Marshal()))
 }
 
 // list splits a comma-separated list.

@@ -1,7 +1,6 @@
 package mint
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -78,25 +77,6 @@ var (
 	mountName = regexp.MustCompile(`^(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,62}(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,62}){0,7})$`)
 )
 
-func (c Config) withDefaults() Config {
-	c.Mount = cmp.Or(c.Mount, "transit")
-	c.TokenRole = cmp.Or(c.TokenRole, defaultTokenRole)
-	c.JWKSMaxAge = cmp.Or(c.JWKSMaxAge, 5*time.Minute)
-	c.Refresh = cmp.Or(c.Refresh, 30*time.Second)
-	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
-	if a := c.Auth.AppRole; a != nil {
-		filled := *a
-		filled.Mount = cmp.Or(filled.Mount, "approle")
-		c.Auth.AppRole = &filled
-	}
-	if a := c.Auth.JWT; a != nil {
-		filled := *a
-		filled.Mount = cmp.Or(filled.Mount, "jwt")
-		c.Auth.JWT = &filled
-	}
-	return c
-}
-
 func (c Config) check() error {
 	if err := checkAddr(c.Addr); err != nil {
 		return err
@@ -117,12 +97,8 @@ func (c Config) check() error {
 			return fmt.Errorf("%w: %s", ErrConfig, rule.says)
 		}
 	}
-	return c.Auth.check()
-}
-
-func (a Auth) check() error {
-	set := 0
-	for _, given := range []bool{a.TokenFile != "", a.AppRole != nil, a.JWT != nil} {
+	set, r, j := 0, c.Auth.AppRole, c.Auth.JWT
+	for _, given := range []bool{c.Auth.TokenFile != "", r != nil, j != nil} {
 		if given {
 			set++
 		}
@@ -130,10 +106,10 @@ func (a Auth) check() error {
 	if set != 1 {
 		return fmt.Errorf("%w: exactly one login is needed, got %d", ErrConfig, set)
 	}
-	if r := a.AppRole; r != nil && (!mountName.MatchString(r.Mount) || r.RoleID == "" || r.SecretIDFile == "") {
+	if r != nil && (r.Mount != "" && !mountName.MatchString(r.Mount) || r.RoleID == "" || r.SecretIDFile == "") {
 		return fmt.Errorf("%w: an AppRole login needs a plain mount, a role id and a secret id file", ErrConfig)
 	}
-	if j := a.JWT; j != nil && (!mountName.MatchString(j.Mount) || j.Role == "" || (j.TokenFile == "") == (j.Token == nil)) {
+	if j != nil && (j.Mount != "" && !mountName.MatchString(j.Mount) || j.Role == "" || (j.TokenFile == "") == (j.Token == nil)) {
 		return fmt.Errorf("%w: a JWT login needs a plain mount, a role and either a token file or a source", ErrConfig)
 	}
 	return nil

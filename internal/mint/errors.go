@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -94,4 +96,41 @@ func clip(text string) string {
 		b.WriteString(word)
 	}
 	return b.String()
+}
+
+// statusOf returns the status of an error answer, and 0 if the error is not an answer.
+func statusOf(err error) int {
+	if answer, ok := errors.AsType[*answerError](err); ok {
+		return answer.status
+	}
+	return 0
+}
+
+// refuses reports whether Vault will give the same answer until its configuration changes. It leaves a 403 to the caller. A
+// status that means "later" or "elsewhere" is not a refusal.
+func refuses(status int) bool {
+	switch status {
+	case http.StatusForbidden, http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusPreconditionFailed:
+		return false
+	case 472, 473: // standbys of Vault Enterprise
+		return false
+	default:
+		return status/100 == 4
+	}
+}
+
+// says reports whether an error answer of Vault contains these words.
+func says(err error, words string) bool {
+	answer, ok := errors.AsType[*answerError](err)
+	return ok && slices.ContainsFunc(answer.messages, func(message string) bool { return strings.Contains(message, words) })
+}
+
+// unmounted reports whether Vault answered that no engine is mounted at the path.
+func unmounted(err error) bool { return says(err, "no handler for route") }
+
+// gone reports whether Vault says that the token or lease does not exist, by both the status and the words of its answer. With
+// the status alone, a 404 for an unknown path or a 403 for our own login would pass for the end of a credential.
+func gone(err error, words []string) bool {
+	return slices.Contains([]int{http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound}, statusOf(err)) &&
+		slices.ContainsFunc(words, func(word string) bool { return says(err, word) })
 }

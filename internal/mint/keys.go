@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto"
-	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/x509"
@@ -14,13 +13,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/jws"
+	"golang.org/x/mod/sumdb/note"
 )
 
 // algorithms maps the types of Transit keys that sign to their JWS algorithms.
@@ -45,11 +45,6 @@ type keyAnswer struct {
 	Keys                 map[string]json.RawMessage `json:"keys"`
 }
 
-type versionAnswer struct {
-	Created time.Time `json:"creation_time"`
-	Public  string    `json:"public_key"`
-}
-
 // readKeys asks Vault for the versions of a signing key.
 func (m *Minter) readKeys(ctx context.Context, name string) (*keyring, error) {
 	const doing = "reading the signing key"
@@ -60,24 +55,14 @@ func (m *Minter) readKeys(ctx context.Context, name string) (*keyring, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The client returns a map. A round trip through JSON turns it into a checked struct.
-	raw, err := json.Marshal(data)
+	answer, err := read[keyAnswer](data)
 	if err != nil {
-		return nil, unavailable(doing, err)
+		return nil, unavailable(doing, errNotUnderstood)
 	}
-	var answer keyAnswer
-	if err := json.Unmarshal(raw, &answer); err != nil {
-		return nil, unavailable(doing, err)
-	}
-	ring, err := answer.keyring()
-	if err != nil {
-		return nil, err
-	}
-	ring.read = at
-	return ring, nil
+	return answer.keyring(at)
 }
 
-func (a keyAnswer) keyring() (*keyring, error) {
+func (a keyAnswer) keyring(at time.Time) (*keyring, error) {
 	algorithm, ok := algorithms[a.Type]
 	switch {
 	case !ok:
@@ -89,7 +74,7 @@ func (a keyAnswer) keyring() (*keyring, error) {
 	case len(a.Keys) == 0:
 		return nil, fmt.Errorf("%w: it has no version", ErrKeyUnfit)
 	}
-	ring := &keyring{floor: max(a.MinAvailable, a.MinDecryption, a.MinEncryption)}
+	ring := &keyring{read: at, floor: max(a.MinAvailable, a.MinDecryption, a.MinEncryption)}
 	for _, name := range slices.Sorted(maps.Keys(a.Keys)) {
 		v, err := parseVersion(name, algorithm, a.Keys[name])
 		if err != nil {
@@ -108,13 +93,32 @@ func parseVersion(name, algorithm string, raw json.RawMessage) (version, error) 
 	if err != nil || number < 1 || strconv.Itoa(number) != name {
 		return version{}, errors.New("its number is not one")
 	}
-	var answer versionAnswer
+	var answer struct {
+		Created time.Time `json:"creation_time"`
+		Public  string    `json:"public_key"`
+	}
 	if json.Unmarshal(raw, &answer) != nil || answer.Created.IsZero() {
 		return version{}, errors.New("its creation time or public key is missing")
 	}
-	public, err := parsePublic(algorithm, answer.Public)
-	if err != nil {
-		return version{}, err
+	// Transit writes ed25519 keys as raw base64, others as PEM.
+	var public crypto.PublicKey
+	if algorithm == "EdDSA" {
+		raw, err := base64.StdEncoding.Strict().DecodeString(answer.Public)
+		if err != nil || len(raw) != ed25519.PublicKeySize {
+			return version{}, errors.New("its public key is no ed25519 key")
+		}
+		public = ed25519.PublicKey(raw)
+	} else {
+		block, _ := pem.Decode([]byte(answer.Public))
+		if block == nil {
+			return version{}, errors.New("its public key is no PEM")
+		}
+		if public, err = x509.ParsePKIXPublicKey(block.Bytes); err != nil {
+			return version{}, errors.New("its public key is not understood")
+		}
+		if !jws.OnCurve(elliptic.P256())(public) {
+			return version{}, errors.New("its public key is not on P-256")
+		}
 	}
 	id, err := jws.Thumbprint(public)
 	if err != nil {
@@ -127,30 +131,6 @@ func parseVersion(name, algorithm string, raw json.RawMessage) (version, error) 
 	}, nil
 }
 
-// parsePublic parses a public key as Transit writes it: ed25519 as raw base64, others as PEM.
-func parsePublic(algorithm, text string) (crypto.PublicKey, error) {
-	if algorithm == "EdDSA" {
-		raw, err := base64.StdEncoding.Strict().DecodeString(text)
-		if err != nil || len(raw) != ed25519.PublicKeySize {
-			return nil, errors.New("its public key is no ed25519 key")
-		}
-		return ed25519.PublicKey(raw), nil
-	}
-	block, _ := pem.Decode([]byte(text))
-	if block == nil {
-		return nil, errors.New("its public key is no PEM")
-	}
-	parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
-	if err != nil {
-		return nil, errors.New("its public key is not understood")
-	}
-	public, ok := parsed.(*ecdsa.PublicKey)
-	if !ok || public.Curve != elliptic.P256() {
-		return nil, errors.New("its public key is not on P-256")
-	}
-	return public, nil
-}
-
 // find returns the version that key names. It returns ErrVaultUnavailable if that is another key by now, or may not sign.
 func (r *keyring) find(key broker.Key) (version, error) {
 	for _, v := range r.versions {
@@ -161,7 +141,164 @@ func (r *keyring) find(key broker.Key) (version, error) {
 	return version{}, fmt.Errorf("%w: version %d of the signing key is no longer there", broker.ErrVaultUnavailable, key.Version)
 }
 
-// silenced returns a copy of the keyring in which no version may sign.
-func (r *keyring) silenced() *keyring {
-	return &keyring{versions: r.versions, floor: math.MaxInt, read: r.read}
+// version is one version of the signing key.
+type version struct {
+	key     broker.Key
+	public  crypto.PublicKey
+	created time.Time
 }
+
+// slack covers clock differences between Vault and the replicas, and signatures in progress.
+const slack = 15 * time.Second
+
+// overlap holds the two waiting times of a rotation. They depend on configuration alone, so replicas that see the same versions
+// agree without talking to each other.
+type overlap struct {
+	// settle is the time from a version's creation until every verifier must have seen it: each replica reads the versions within
+	// Refresh, and each verifier caches the JWKS for JWKSMaxAge.
+	settle time.Duration
+	// keep is how long a replaced version stays published: the longest life of a token that it signed.
+	keep time.Duration
+}
+
+func overlapOf(cfg Config) overlap {
+	return overlap{settle: cfg.Refresh + cfg.JWKSMaxAge + slack, keep: cfg.MaxTTL + slack}
+}
+
+// signing picks the version to sign with: the newest one that every verifier must have seen or, if there is none, the oldest.
+// Versions are in ascending order. Versions below floor may not sign.
+func signing(versions []version, floor int, now time.Time, wait overlap) (version, bool) {
+	var chosen version
+	var found bool
+	for _, v := range versions {
+		if v.key.Version < floor {
+			continue
+		}
+		if !found || !now.Before(v.created.Add(wait.settle)) {
+			chosen, found = v, true
+		}
+	}
+	return chosen, found
+}
+
+// published picks the versions that verifiers need: the signing version, newer ones, and each replaced version for as long as a
+// token that it signed may live. A version is replaced when the first newer one has settled.
+func published(versions []version, now time.Time, wait overlap) []version {
+	var out []version
+	for i, v := range versions {
+		needed := true
+		for _, newer := range versions[i+1:] {
+			if replaced := newer.created.Add(wait.settle); !now.Before(replaced.Add(wait.keep)) {
+				needed = false
+			}
+		}
+		if needed {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// logKeyName returns the name of the Transit key that signs the ledger's checkpoints. It differs from the key that signs
+// credentials: a caller who may request a credential must not be able to get a checkpoint signed.
+func logKeyName(signingKey string) string { return signingKey + "-log" }
+
+// LogKey signs the checkpoints of a ledger as notes (c2sp.org/signed-note), with an ed25519 key in Transit that is used for
+// nothing else. It is safe for concurrent use.
+type LogKey struct {
+	minter *Minter
+	origin string
+
+	mu   sync.Mutex
+	ring *keyring
+
+	// signings is a separate queue: a checkpoint never waits for credentials.
+	signings signings
+}
+
+// LogKey reads the log's key and returns a signer for it. origin is the name of the log in its checkpoints. Errors are as for
+// Open.
+func (m *Minter) LogKey(ctx context.Context, origin string) (*LogKey, error) {
+	k := &LogKey{minter: m, origin: origin, signings: signings{key: logKeyName(m.cfg.SigningKey)}}
+	_, err := k.Keys(ctx)
+	return k, err
+}
+
+// read returns the keyring. It reads the key again if the last reading is older than Refresh. While Vault is unavailable it
+// returns the old keyring: the public keys do not change.
+func (k *LogKey) read(ctx context.Context) (*keyring, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ring != nil && k.minter.cfg.Now().Sub(k.ring.read) < k.minter.cfg.Refresh {
+		return k.ring, nil
+	}
+	ring, err := k.minter.readKeys(ctx, logKeyName(k.minter.cfg.SigningKey))
+	if k.ring != nil && errors.Is(err, broker.ErrVaultUnavailable) {
+		return k.ring, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the log's key: %w", err)
+	}
+	if newest := ring.versions[len(ring.versions)-1]; newest.key.Algorithm != "EdDSA" {
+		return nil, fmt.Errorf("%w: the log's key is not of type ed25519", ErrKeyUnfit)
+	}
+	k.ring = ring
+	return ring, nil
+}
+
+// Origin returns the name of the log.
+func (k *LogKey) Origin() string { return k.origin }
+
+// Keys returns the public keys that checkpoints may be signed with, oldest first, in the form of c2sp.org/signed-note.
+func (k *LogKey) Keys(ctx context.Context) ([]string, error) {
+	ring, err := k.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var keys []string
+	for _, v := range ring.versions {
+		key, _, err := k.public(v)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// Sign asks Vault to sign a text with the newest version of the key. Errors are as for Mint.
+func (k *LogKey) Sign(ctx context.Context, text string) ([]byte, error) {
+	ring, err := k.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	newest := ring.versions[len(ring.versions)-1]
+	_, verifier, err := k.public(newest)
+	if err != nil {
+		return nil, err
+	}
+	return note.Sign(&note.Note{Text: text}, noteSigner{verifier, func(msg []byte) ([]byte, error) {
+		return k.minter.sign(ctx, &k.signings, newest, string(msg))
+	}})
+}
+
+// public returns the public key of a version, as text and as a verifier.
+func (k *LogKey) public(v version) (string, note.Verifier, error) {
+	text, err := note.NewEd25519VerifierKey(k.origin, v.public.(ed25519.PublicKey))
+	if err != nil {
+		return "", nil, fmt.Errorf("%w: the log's name: %w", ErrConfig, err)
+	}
+	verifier, err := note.NewVerifier(text)
+	if err != nil {
+		return "", nil, fmt.Errorf("%w: the log's name: %w", ErrConfig, err)
+	}
+	return text, verifier, nil
+}
+
+// noteSigner is a [note.Signer] whose key is in Vault.
+type noteSigner struct {
+	note.Verifier
+	sign func(msg []byte) ([]byte, error)
+}
+
+func (s noteSigner) Sign(msg []byte) ([]byte, error) { return s.sign(msg) }

@@ -4,10 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"slices"
-	"strings"
-	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/hashicorp/vault/api"
@@ -23,7 +19,7 @@ func (m *Minter) Renew(ctx context.Context, minted broker.Minted) error {
 		return nil // no token stands behind it, or the token already lives to the end
 	}
 	const doing = "renewing the token"
-	wanted := m.wanted(minted.Until)
+	wanted := max(1, m.left(minted.Until)) // to Vault, zero means the default
 	answer, err := m.write(ctx, doing, "auth/token/renew-accessor", map[string]any{
 		"accessor": minted.Accessor, "increment": wanted,
 	})
@@ -42,34 +38,19 @@ func (m *Minter) Renew(ctx context.Context, minted broker.Minted) error {
 	if !minted.ShortLease {
 		return nil
 	}
-	return m.renewLease(ctx, minted.Lease, m.wanted(minted.Until))
-}
-
-// shortLease reports whether a lease would end before its credential and can be renewed. Vault ends the lease with the token in
-// any case, so a lease that lives longer, or cannot be renewed, needs no renewal.
-func (m *Minter) shortLease(intent broker.Intent, answer *api.Secret) bool {
-	return answer.LeaseID != "" && answer.Renewable && answer.LeaseDuration < m.left(intent)-renewSlack
-}
-
-// renewLease extends a lease to the life of its token.
-func (m *Minter) renewLease(ctx context.Context, lease string, wanted int) error {
-	const doing = "renewing the lease"
-	answer, err := m.write(ctx, doing, "sys/leases/renew", map[string]any{"lease_id": lease, "increment": wanted})
+	const doingLease = "renewing the lease"
+	wanted = max(1, m.left(minted.Until))
+	answer, err = m.write(ctx, doingLease, "sys/leases/renew", map[string]any{"lease_id": minted.Lease, "increment": wanted})
 	if err != nil {
 		return err
 	}
-	if answer == nil || answer.LeaseID != lease {
-		return unavailable(doing, errNotUnderstood)
+	if answer == nil || answer.LeaseID != minted.Lease {
+		return unavailable(doingLease, errNotUnderstood)
 	}
 	if got := answer.LeaseDuration; got < wanted-renewSlack {
 		return fmt.Errorf("%w: the lease was renewed for %d s of %d: the max_ttl of its role is too short", broker.ErrVaultRefused, got, wanted)
 	}
 	return nil
-}
-
-// wanted returns the whole seconds that are left, at least one: to Vault, zero means the default.
-func (m *Minter) wanted(until time.Time) int {
-	return max(1, int(until.Sub(m.cfg.Now())/time.Second))
 }
 
 // Revoke ends the lease and then the token. The lease has ended only when the target system has confirmed it. While the lease
@@ -80,7 +61,7 @@ func (m *Minter) Revoke(ctx context.Context, h broker.VaultLease) error {
 		if err != nil {
 			return err
 		}
-		if err := confirmGone(m.leaseAlive(ctx, h.Lease)); err != nil {
+		if err := m.confirmGone(ctx, leases, h.Lease); err != nil {
 			return err
 		}
 	}
@@ -88,87 +69,54 @@ func (m *Minter) Revoke(ctx context.Context, h broker.VaultLease) error {
 		return nil
 	}
 	_, err := m.write(ctx, "revoking the token", "auth/token/revoke-accessor", map[string]any{"accessor": h.Accessor})
-	if err != nil && !errors.Is(err, broker.ErrVaultRefused) && !gone(err, tokenGone) {
+	if err != nil && !errors.Is(err, broker.ErrVaultRefused) && !gone(err, tokens.gone) {
 		return err
 	}
 	// If Vault refuses to revoke the token, the token may be gone already. The lookup finds out.
-	return confirmGone(m.tokenAlive(ctx, h.Accessor))
+	return m.confirmGone(ctx, tokens, h.Accessor)
 }
 
-func confirmGone(alive bool, err error) error {
-	if err != nil {
-		return err
+func (m *Minter) confirmGone(ctx context.Context, what held, id string) error {
+	alive, err := m.alive(ctx, what, id)
+	if err == nil && alive {
+		err = fmt.Errorf("%w: %w", broker.ErrVaultUnavailable, errStillThere)
 	}
-	if alive {
-		return fmt.Errorf("%w: %w", broker.ErrVaultUnavailable, errStillThere)
-	}
-	return nil
+	return err
 }
 
 // Alive reports whether Vault still holds the token or the lease of a credential. See broker.Minter.
 func (m *Minter) Alive(ctx context.Context, h broker.VaultLease) (bool, error) {
 	if h.Accessor != "" {
-		if alive, err := m.tokenAlive(ctx, h.Accessor); alive || err != nil {
+		if alive, err := m.alive(ctx, tokens, h.Accessor); alive || err != nil {
 			return alive, err
 		}
 	}
 	if h.Lease == "" {
 		return false, nil
 	}
-	return m.leaseAlive(ctx, h.Lease)
+	return m.alive(ctx, leases, h.Lease)
 }
 
-// Vault's messages for a token or a lease that it does not have.
+// held is a kind of thing that Vault holds: how to look one up, and Vault's messages for one that it does not have.
+type held struct {
+	doing, path, name, answer string
+	gone                      []string
+}
+
 var (
-	tokenGone = []string{"invalid accessor", "bad token"}
-	leaseGone = []string{"invalid lease"}
+	tokens = held{"looking for the token", "auth/token/lookup-accessor", "accessor", "accessor", []string{"invalid accessor", "bad token"}}
+	leases = held{"looking for the lease", "sys/leases/lookup", "lease_id", "id", []string{"invalid lease"}}
 )
 
-func (m *Minter) tokenAlive(ctx context.Context, accessor string) (bool, error) {
-	const doing = "looking for the token"
-	answer, err := m.write(ctx, doing, "auth/token/lookup-accessor", map[string]any{"accessor": accessor})
-	if gone(err, tokenGone) {
+func (m *Minter) alive(ctx context.Context, what held, id string) (bool, error) {
+	answer, err := m.write(ctx, what.doing, what.path, map[string]any{what.name: id})
+	if gone(err, what.gone) {
 		return false, nil
 	}
-	if err == nil && (answer == nil || answer.Data["accessor"] != accessor) {
-		err = unavailable(doing, errNotUnderstood)
+	if err == nil && (answer == nil || answer.Data[what.answer] != id) {
+		err = unavailable(what.doing, errNotUnderstood)
 	}
 	return err == nil, err
-}
-
-func (m *Minter) leaseAlive(ctx context.Context, lease string) (bool, error) {
-	const doing = "looking for the lease"
-	answer, err := m.write(ctx, doing, "sys/leases/lookup", map[string]any{"lease_id": lease})
-	if gone(err, leaseGone) {
-		return false, nil
-	}
-	if err == nil && (answer == nil || answer.Data["id"] != lease) {
-		err = unavailable(doing, errNotUnderstood)
-	}
-	return err == nil, err
-}
-
-// gone reports whether Vault says that the token or lease does not exist, by both the status and the words of its answer. With
-// the status alone, a 404 for an unknown path or a 403 for our own login would pass for the end of a credential.
-func gone(err error, words []string) bool {
-	var answer *answerError
-	if !errors.As(err, &answer) {
-		return false
-	}
-	switch answer.status {
-	case http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound:
-	default:
-		return false
-	}
-	return slices.ContainsFunc(words, func(word string) bool { return says(err, word) })
-}
-
-// says reports whether an error answer of Vault contains these words.
-func says(err error, words string) bool {
-	var answer *answerError
-	return errors.As(err, &answer) && slices.ContainsFunc(answer.messages, func(message string) bool {
-		return strings.Contains(message, words)
-	})
 }
 
 // write makes one call with the broker's own token.

@@ -1,10 +1,18 @@
+// Package mint makes credentials through Vault. It logs in with the broker's own identity, keeps that login alive, tracks the
+// versions of the signing key, and asks Vault's Transit engine to sign JWTs with exactly the version that the intent names. It
+// verifies every signature before it releases it.
+//
+// It must never hold a private key, never ask twice for one order, never follow a redirect or a proxy, never take configuration
+// from VAULT_* variables, and never release bytes that differ from the intent.
 package mint
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -51,7 +59,11 @@ type health struct {
 // Open logs in and reads the signing key. It returns ErrConfig or ErrKeyUnfit if a retry cannot help, and
 // broker.ErrVaultUnavailable otherwise. It reads the files that the configuration names, and Run reads them again.
 func Open(ctx context.Context, cfg Config) (*Minter, error) {
-	cfg = cfg.withDefaults()
+	cfg.Mount = cmp.Or(cfg.Mount, "transit")
+	cfg.TokenRole = cmp.Or(cfg.TokenRole, defaultTokenRole)
+	cfg.JWKSMaxAge = cmp.Or(cfg.JWKSMaxAge, 5*time.Minute)
+	cfg.Refresh = cmp.Or(cfg.Refresh, 30*time.Second)
+	cfg.Timeout = cmp.Or(cfg.Timeout, 5*time.Second)
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
@@ -95,7 +107,7 @@ func (m *Minter) refresh(ctx context.Context) error {
 	case errors.Is(err, ErrKeyUnfit):
 		m.note(err)
 		if last := m.ring.Load(); last != nil {
-			m.ring.Store(last.silenced())
+			m.ring.Store(&keyring{versions: last.versions, floor: math.MaxInt, read: last.read}) // no version may sign
 		}
 	}
 	return err
@@ -192,4 +204,47 @@ func dataOf(secret *api.Secret, err error) (map[string]any, error) {
 		return nil, errNotUnderstood
 	}
 	return secret.Data, nil
+}
+
+// Status asks Vault for its status and for the remaining life of the broker's login. An error says why the rest of the result is
+// unknown. A sealed Vault answers without an error, but reports no login.
+func (m *Minter) Status(ctx context.Context) (broker.VaultStatus, error) {
+	m.mu.Lock()
+	s := broker.VaultStatus{Worked: m.health.worked}
+	m.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	defer cancel()
+	began := m.cfg.Now()
+	seal, err := m.loginClient.Sys().SealStatusWithContext(ctx)
+	if err != nil {
+		return s, unavailable("asking whether Vault is sealed", err)
+	}
+	s.RoundTrip, s.Version, s.Sealed = m.cfg.Now().Sub(began), clip(seal.Version), seal.Sealed
+	if s.Sealed {
+		return s, nil
+	}
+	life, _, err := lookupSelf(ctx, m.client)
+	if err != nil {
+		return s, unavailable("looking up the login", err)
+	}
+	s.Login = time.Duration(life) * time.Second
+	return s, nil
+}
+
+// SigningKeys returns the versions of the signing key as last read, oldest first. The next version to sign is the first one that
+// has not settled yet.
+func (m *Minter) SigningKeys() []broker.SigningKey {
+	ring, now := m.ring.Load(), m.cfg.Now()
+	signs, _ := m.Key()
+	given := map[broker.Key]bool{}
+	for _, v := range published(ring.versions, now, m.wait) {
+		given[v.key] = true
+	}
+	var all []broker.SigningKey
+	for _, v := range ring.versions {
+		all = append(all, broker.SigningKey{
+			Key: v.key, Created: v.created, Steady: v.created.Add(m.wait.settle), Signs: v.key == signs, Published: given[v.key],
+		})
+	}
+	return all
 }

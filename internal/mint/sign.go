@@ -23,13 +23,6 @@ import (
 // leeway is how far the clock of the replica that fixed the claims and the clock of this one may differ.
 const leeway = 5 * time.Second
 
-// header is the whole JOSE header of a credential.
-type header struct {
-	Algorithm string `json:"alg"`
-	KeyID     string `json:"kid"`
-	Type      string `json:"typ"`
-}
-
 // Mint redeems the order once: it asks Vault to sign the claims of a JWT or to make a dynamic credential. See broker.Minter for
 // the errors.
 func (m *Minter) Mint(ctx context.Context, order *broker.Order) (broker.Credential, error) {
@@ -94,7 +87,7 @@ func signingInput(intent broker.Intent, key broker.Key) (string, error) {
 	case sha256.Sum256(intent.Claims) != intent.ClaimsDigest:
 		return "", fmt.Errorf("%w: the claims are not those of the digest", broker.ErrMintMismatch)
 	}
-	head, err := json.Marshal(header{Algorithm: key.Algorithm, KeyID: key.ID, Type: "at+jwt"})
+	head, err := json.Marshal(map[string]string{"alg": key.Algorithm, "kid": key.ID, "typ": "at+jwt"})
 	if err != nil {
 		return "", fmt.Errorf("encoding the header: %w", err)
 	}
@@ -162,13 +155,15 @@ func (m *Minter) signAll(of *signings) {
 	runtime.Gosched()
 	for batch := of.take(); len(batch) > 0; batch = of.take() {
 		key := batch[0].version.key
-		inputs := make([]signInput, len(batch))
+		inputs := make([]map[string][]byte, len(batch)) // JSON encodes bytes in base64
 		for i, s := range batch {
-			inputs[i].Input = []byte(s.input)
+			text := []byte(s.input)
+			// Vault reads and checks its input several times, so a short input saves time. Ed25519 signs the text itself.
 			if key.Algorithm == "ES256" {
-				digest := sha256.Sum256(inputs[i].Input)
-				inputs[i].Input = digest[:]
+				digest := sha256.Sum256(text)
+				text = digest[:]
 			}
+			inputs[i] = map[string][]byte{"input": text}
 		}
 		var results []result
 		_, err := m.call(context.Background(), "signing", func(ctx context.Context) (map[string]any, error) {
@@ -212,12 +207,6 @@ func (s *signings) take() []*toSign {
 	s.waiting = rest
 	s.busy = len(batch) > 0
 	return batch
-}
-
-// signInput is one text to sign; JSON encodes it in base64. For ES256, Input is the SHA-256 of the text: Vault reads and checks
-// its input several times, so a short input saves time. Ed25519 signs the text itself.
-type signInput struct {
-	Input []byte `json:"input"`
 }
 
 // result is Vault's answer for one text: a signature, or the reason why there is none.

@@ -10,7 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
+	"regexp"
 	"strings"
 	"time"
 
@@ -31,52 +31,39 @@ type guard struct {
 	next http.RoundTripper
 }
 
-// silent lists the only paths where Vault answers a success without content.
-var silent = []string{"/v1/sys/leases/revoke", "/v1/auth/token/revoke-accessor"}
+// silent matches the only paths where Vault answers a success without content.
+var silent = regexp.MustCompile(`/v1/(?:sys/leases/revoke|auth/token/revoke-accessor)$`)
 
 func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := g.next.RoundTrip(once(req))
+	// Go's transport must not send a request again by itself, as it does with a GET whose connection ends before the answer. In Vault
+	// a GET can create a database login, so a lost answer must never cause a second GET. A request with a body is never repeated
+	// once it was sent.
+	if req.Body == nil || req.Body == http.NoBody {
+		once := *req
+		once.Body, once.GetBody = io.NopCloser(strings.NewReader("")), nil
+		req = &once
+	}
+	resp, err := g.next.RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode == http.StatusNoContent && mayBeSilent(req.URL.Path) {
+	if resp.StatusCode == http.StatusNoContent && silent.MatchString(req.URL.Path) {
 		return resp, nil
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, refusal(resp)
+		defer resp.Body.Close()
+		refusal := &answerError{status: resp.StatusCode}
+		var answer api.ErrorResponse
+		// An answer that is not JSON still has a status, which says enough.
+		if json.NewDecoder(io.LimitReader(resp.Body, longestRefusal)).Decode(&answer) == nil {
+			for _, message := range answer.Errors[:min(len(answer.Errors), mostMessages)] {
+				refusal.messages = append(refusal.messages, clip(message))
+			}
+		}
+		return nil, refusal
 	}
 	resp.Body = &boundedBody{ReadCloser: resp.Body, left: longestAnswer}
 	return resp, nil
-}
-
-func mayBeSilent(path string) bool {
-	return slices.ContainsFunc(silent, func(end string) bool { return strings.HasSuffix(path, end) })
-}
-
-// once keeps Go's transport from sending a request again by itself. The transport does so with a GET whose connection ends before
-// the answer. In Vault a GET can create a database login, so a lost answer must never cause a second GET.
-func once(req *http.Request) *http.Request {
-	if req.Body != nil && req.Body != http.NoBody {
-		return req // a request with a body is never repeated once it was sent
-	}
-	copied := *req
-	copied.Body, copied.GetBody = io.NopCloser(strings.NewReader("")), nil
-	return &copied
-}
-
-// refusal reads the parts of Vault's error answer that may be repeated.
-func refusal(resp *http.Response) error {
-	defer resp.Body.Close()
-	out := &answerError{status: resp.StatusCode}
-	var answer api.ErrorResponse
-	// An answer that is not JSON still has a status, which says enough.
-	if json.NewDecoder(io.LimitReader(resp.Body, longestRefusal)).Decode(&answer) != nil {
-		return out
-	}
-	for _, message := range answer.Errors[:min(len(answer.Errors), mostMessages)] {
-		out.messages = append(out.messages, clip(message))
-	}
-	return out
 }
 
 type boundedBody struct {

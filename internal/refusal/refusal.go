@@ -24,8 +24,8 @@ func (e *Error) Unwrap() error { return e.kind }
 
 // By reports whether err is a refusal by the package pkg.
 func By(pkg string, err error) bool {
-	var e *Error
-	return errors.As(err, &e) && e.pkg == pkg
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.pkg == pkg
 }
 
 // Reason returns the code of err for the record. It returns "" for nil, and "internal" for an error that is not a refusal.
@@ -33,8 +33,7 @@ func Reason(err error) string {
 	if err == nil {
 		return ""
 	}
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.reason
 	}
 	return "internal"

@@ -40,6 +40,18 @@ func JSON(document string) string {
 
 func escape(s string, written func(rune) string) string {
 	var out strings.Builder
+	each(s, func(r rune, visible bool) {
+		if visible {
+			out.WriteRune(r)
+			return
+		}
+		out.WriteString(written(r))
+	})
+	return out.String()
+}
+
+// each calls on for each character of a text, and says whether it may show as itself.
+func each(s string, on func(r rune, visible bool)) {
 	marks := 0
 	for _, r := range s {
 		if unicode.Is(unicode.M, r) {
@@ -47,13 +59,8 @@ func escape(s string, written func(rune) string) string {
 		} else {
 			marks = 0
 		}
-		if Visible(r) && marks <= maxMarks {
-			out.WriteRune(r)
-			continue
-		}
-		out.WriteString(written(r))
+		on(r, Visible(r) && marks <= maxMarks)
 	}
-	return out.String()
 }
 
 // Piece is a part of a text: either visible text, or the escapes of hidden characters.
@@ -65,26 +72,17 @@ type Piece struct {
 // Pieces splits a text, for callers that can mark hidden characters in some other way. Line ends count as visible text.
 func Pieces(s string) []Piece {
 	var all []Piece
-	add := func(text string, hidden bool) {
-		if last := len(all) - 1; last >= 0 && all[last].Hidden == hidden {
-			all[last].Text += text
+	each(s, func(r rune, visible bool) {
+		one := Piece{string(r), false}
+		if !visible && r != '\n' {
+			one = Piece{fmt.Sprintf("\\u%04x", r), true}
+		}
+		if last := len(all) - 1; last >= 0 && all[last].Hidden == one.Hidden {
+			all[last].Text += one.Text
 			return
 		}
-		all = append(all, Piece{text, hidden})
-	}
-	marks := 0
-	for _, r := range s {
-		if unicode.Is(unicode.M, r) {
-			marks++
-		} else {
-			marks = 0
-		}
-		if r == '\n' || Visible(r) && marks <= maxMarks {
-			add(string(r), false)
-			continue
-		}
-		add(fmt.Sprintf("\\u%04x", r), true)
-	}
+		all = append(all, one)
+	})
 	return all
 }
 

@@ -3,7 +3,6 @@ package token
 import (
 	"encoding/json"
 	"errors"
-	"slices"
 	"time"
 
 	strict "github.com/go-json-experiment/json"
@@ -122,22 +121,6 @@ var numbers = strict.WithUnmarshalers(strict.UnmarshalFromFunc(func(d *jsontext.
 	*v = json.Number(text)
 	return err
 }))
-
-// parseClaims accepts a payload only if it has a single interpretation. It rejects duplicate members, names in the wrong
-// case, and fractions where a whole number is required. It ignores unknown members (RFC 9068, section 2.2).
-func parseClaims(payload []byte) (received, error) {
-	var c received
-	if err := strict.Unmarshal(payload, &c, numbers); err != nil {
-		return received{}, ErrMalformed // its text quotes the payload
-	}
-	if slices.Contains([]string{c.Issuer, c.Subject, c.ClientID, c.Audience, c.ID}, "") {
-		return received{}, ErrMalformed
-	}
-	if c.IssuedAt <= 0 || c.Expires <= c.IssuedAt || c.Expires > maxUnixTime {
-		return received{}, ErrMalformed
-	}
-	return c, nil
-}
 
 // maxUnixTime is the end of the year 9999. It keeps times within what RFC 3339 can represent.
 const maxUnixTime = 253402300799

@@ -107,22 +107,17 @@ func (v *Verifier) StatusList(raw, uri string) (StatusList, error) {
 	case time.Unix(c.IssuedAt, 0).After(now.Add(leeway)):
 		return StatusList{}, ErrNotYetValid
 	}
-	l.bits, err = unpack(c.List.List)
-	return l, err
-}
-
-func unpack(lst string) ([]byte, error) {
-	packed, err := base64.RawURLEncoding.Strict().DecodeString(lst)
+	packed, err := base64.RawURLEncoding.Strict().DecodeString(c.List.List)
 	if err != nil {
-		return nil, ErrStatusList
+		return StatusList{}, ErrStatusList
 	}
 	r, err := zlib.NewReader(bytes.NewReader(packed))
 	if err != nil {
-		return nil, ErrStatusList
+		return StatusList{}, ErrStatusList
 	}
-	bits, err := io.ReadAll(io.LimitReader(r, maxListBytes+1))
-	if err != nil || len(bits) > maxListBytes {
-		return nil, ErrStatusList
+	l.bits, err = io.ReadAll(io.LimitReader(r, maxListBytes+1))
+	if err != nil || len(l.bits) > maxListBytes {
+		return StatusList{}, ErrStatusList
 	}
-	return bits, nil
+	return l, nil
 }

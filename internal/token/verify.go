@@ -1,13 +1,23 @@
+// Package token defines Brevet's access tokens (RFC 9068), the list of revoked ones (Token Status List), and the one
+// strict parser for both. The broker uses it to fix what tokens contain, and introspection and resource servers to read
+// them.
+//
+// It is pure: it does no I/O and reads no clock directly. It must never accept a token that has two interpretations, a
+// token of another type, or a token whose audience the caller did not ask for.
 package token
 
 import (
 	"crypto"
+	"crypto/elliptic"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/jws"
+	"github.com/go-jose/go-jose/v4"
 	strict "github.com/go-json-experiment/json"
 )
 
@@ -79,12 +89,23 @@ func (v *Verifier) Verify(raw string) (Claims, error) {
 	if err != nil {
 		return Claims{}, err
 	}
-	claims, err := parseClaims(payload)
-	if err != nil {
-		return Claims{}, err
+	// Accept a payload only if it has a single interpretation: no duplicate members, no names in the wrong case, and no fractions
+	// where a whole number is required. Ignore unknown members (RFC 9068, section 2.2).
+	var claims received
+	if strict.Unmarshal(payload, &claims, numbers) != nil || claims.IssuedAt <= 0 || claims.Expires <= claims.IssuedAt || claims.Expires > maxUnixTime ||
+		slices.Contains([]string{claims.Issuer, claims.Subject, claims.ClientID, claims.Audience, claims.ID}, "") {
+		return Claims{}, ErrMalformed // the parser's text quotes the payload
 	}
-	if err := v.accept(claims); err != nil {
-		return Claims{}, err
+	now := v.cfg.Now()
+	switch {
+	case claims.Issuer != v.cfg.Issuer:
+		return Claims{}, ErrIssuer
+	case !v.any && !slices.Contains(v.cfg.Audiences, claims.Audience):
+		return Claims{}, ErrAudience
+	case !now.Before(claims.ExpiresAt()):
+		return Claims{}, ErrExpired
+	case time.Unix(max(claims.IssuedAt, claims.NotBefore), 0).After(now.Add(leeway)):
+		return Claims{}, ErrNotYetValid
 	}
 	return claims.Claims, nil
 }
@@ -133,18 +154,47 @@ func Digest(verified string) [32]byte {
 	return sha256.Sum256(parts[1])
 }
 
-// accept checks signed claims against the configuration and the current time.
-func (v *Verifier) accept(c received) error {
-	now := v.cfg.Now()
-	switch {
-	case c.Issuer != v.cfg.Issuer:
-		return ErrIssuer
-	case !v.any && !slices.Contains(v.cfg.Audiences, c.Audience):
-		return ErrAudience
-	case !now.Before(c.ExpiresAt()):
-		return ErrExpired
-	case time.Unix(max(c.IssuedAt, c.NotBefore), 0).After(now.Add(leeway)):
-		return ErrNotYetValid
+// maxJWKS bounds a JWKS in bytes, and maxKeys its number of keys.
+const maxJWKS, maxKeys = 64 << 10, 64
+
+// fits reports, for each signature algorithm of our tokens, whether a key suits it.
+var fits = map[string]func(crypto.PublicKey) bool{
+	"ES256": jws.OnCurve(elliptic.P256()), "EdDSA": jws.IsEd25519,
+}
+
+// KeySet is the issuer's public keys, each for one algorithm. The zero value holds none.
+type KeySet struct{ keys map[string]jose.JSONWebKey }
+
+// Parse reads a JWKS (RFC 7517). It ignores keys of unknown types and uses, as the RFC requires. It returns ErrKeySet if
+// the document is not a JWKS, if no usable key is left, or if it contains what no issuer publishes: a private key, or two
+// keys with the same kid.
+func Parse(jwks []byte) (KeySet, error) {
+	var document struct {
+		Keys []json.RawMessage `json:"keys"`
 	}
-	return nil
+	if len(jwks) > maxJWKS || json.Unmarshal(jwks, &document) != nil || len(document.Keys) > maxKeys {
+		return KeySet{}, ErrKeySet
+	}
+	set := KeySet{keys: make(map[string]jose.JSONWebKey, len(document.Keys))}
+	for _, raw := range document.Keys {
+		var key jose.JSONWebKey
+		if json.Unmarshal(raw, &key) != nil {
+			continue
+		}
+		if !key.IsPublic() {
+			return KeySet{}, fmt.Errorf("%w: it contains a private key", ErrKeySet)
+		}
+		fit, known := fits[key.Algorithm]
+		if !known || !fit(key.Key) || key.KeyID == "" || !jws.MayVerify(raw) {
+			continue
+		}
+		if _, twice := set.keys[key.KeyID]; twice {
+			return KeySet{}, fmt.Errorf("%w: two keys have the same kid", ErrKeySet)
+		}
+		set.keys[key.KeyID] = key
+	}
+	if len(set.keys) == 0 {
+		return KeySet{}, fmt.Errorf("%w: no key signs access tokens", ErrKeySet)
+	}
+	return set, nil
 }

@@ -7,6 +7,7 @@ package tokencache
 
 import (
 	"hash/maphash"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -108,15 +109,7 @@ func (c *Cache) Standing(id string, claims [32]byte) (s broker.TokenStanding, ok
 }
 
 func (c *Cache) endedSince(t standing) bool {
-	if c.cleared.Load() > t.at {
-		return true
-	}
-	for _, mark := range t.marks {
-		if c.marks[mark].Load() > t.at {
-			return true
-		}
-	}
-	return false
+	return c.cleared.Load() > t.at || slices.ContainsFunc(t.marks, func(mark uint32) bool { return c.marks[mark].Load() > t.at })
 }
 
 // elapsed returns the longer of the times by the monotonic and the wall clock. One of them may have stood still while the

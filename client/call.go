@@ -1,6 +1,8 @@
 package client
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +11,8 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/dpop"
@@ -19,14 +23,56 @@ import (
 // maxAnswer is the largest response that the client reads, in bytes. A page of 500 records fits.
 const maxAnswer = 16 << 20
 
+// call is one call of the API.
+type call struct {
+	method string // empty means GET
+	path   string // "%s" in it stands for name
+	name   string // an ID, or the name of a task; it is escaped, so it can't change the path
+	query  url.Values
+	body   any    // sent as JSON; nil for none
+	match  string // If-Match; empty for none
+	order  bool   // the server may carry it out later (202)
+}
+
+// request makes the request of a call.
+func (c *Client) request(ctx context.Context, what call) (*http.Request, error) {
+	path := what.path
+	if before, after, named := strings.Cut(path, "%s"); named {
+		if what.name == "" || what.name == "." || what.name == ".." {
+			return nil, fmt.Errorf("%w: an id or a name is required", ErrInvalid)
+		}
+		path = before + url.PathEscape(what.name) + after
+	}
+	if len(what.query) > 0 {
+		path += "?" + what.query.Encode()
+	}
+	var content io.Reader = http.NoBody
+	if what.body != nil {
+		encoded, err := json.Marshal(what.body)
+		if err != nil {
+			return nil, fmt.Errorf("encoding a call: %w", err)
+		}
+		content = bytes.NewReader(encoded)
+	}
+	req, err := http.NewRequestWithContext(ctx, cmp.Or(what.method, http.MethodGet), c.base.String()+path, content)
+	if err != nil {
+		return nil, fmt.Errorf("making a call: %w", err)
+	}
+	if what.body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if what.match != "" {
+		req.Header.Set("If-Match", what.match)
+	}
+	return req, nil
+}
+
 // reply is a successful response.
 type reply struct {
 	status int
 	header http.Header
 	body   []byte
 }
-
-func (r reply) retryAfter() time.Duration { return retryAfter(r.header) }
 
 func (r reply) decode(v any) error {
 	if mediaType(r.header) != "application/json" {
@@ -39,27 +85,22 @@ func (r reply) decode(v any) error {
 	return nil
 }
 
-// get reads one object by its ID. It escapes the ID, so it can't change the path.
-func (c *Client) get(ctx context.Context, path, id string, v any) error {
-	if err := segment(id); err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.String()+path+url.PathEscape(id), nil)
+// fetch makes a call and decodes the object in its response.
+func fetch[T any](ctx context.Context, c *Client, what call) (T, error) {
+	var object T
+	req, err := c.request(ctx, what)
 	if err != nil {
-		return fmt.Errorf("making a call: %w", err)
+		return object, err
 	}
-	return c.read(req, v)
-}
-
-func (c *Client) read(req *http.Request, v any) error {
 	got, err := c.do(req)
 	if err != nil {
-		return err
+		return object, err
 	}
-	if got.status != http.StatusOK {
-		return fmt.Errorf("%w: status %d", ErrAnswer, got.status)
+	if got.status != http.StatusOK && (got.status != http.StatusAccepted || !what.order) {
+		return object, fmt.Errorf("%w: status %d", ErrAnswer, got.status)
 	}
-	return got.decode(v)
+	err = got.decode(&object)
+	return object, err
 }
 
 // do sends one call as the caller. It returns a response with status 400 or above as a *Problem.
@@ -93,8 +134,8 @@ func (c *Client) prove(req *http.Request, signer *dpop.Signer) (reply, error) {
 		return c.do(req)
 	}
 	got, err := c.proveOnce(req, signer)
-	var p *Problem
-	if !errors.As(err, &p) || p.Code != openapi.CodeUseDPoPNonce || req.GetBody == nil {
+	p, ok := errors.AsType[*Problem](err)
+	if !ok || p.Code != openapi.CodeUseDPoPNonce || req.GetBody == nil {
 		return got, err
 	}
 	again := req.Clone(req.Context())
@@ -145,9 +186,14 @@ func problemOf(resp *http.Response, body []byte) error {
 }
 
 func mediaType(h http.Header) string {
-	mediaType, _, err := mime.ParseMediaType(h.Get("Content-Type"))
-	if err != nil {
-		return ""
-	}
+	mediaType, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
 	return mediaType
+}
+
+func retryAfter(h http.Header) time.Duration {
+	seconds, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || seconds < 0 {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
 }

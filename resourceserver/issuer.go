@@ -2,12 +2,18 @@ package resourceserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/token"
 	"golang.org/x/sync/singleflight"
 )
 
@@ -98,25 +104,14 @@ func (k *kept[T]) fetch(ctx context.Context) bool {
 	}
 }
 
-// clientOf returns the HTTP client that fetches for a Guard.
-func clientOf(cfg Config) *http.Client {
-	var c http.Client
-	if cfg.HTTPClient != nil {
-		c = *cfg.HTTPClient
-	}
-	// A redirect leads to a server that is not the issuer.
-	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &c
-}
-
-func fetch(ctx context.Context, client *http.Client, url string) ([]byte, http.Header, error) {
+func (g *Guard) fetch(ctx context.Context, url string) ([]byte, http.Header, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, nil, fmt.Errorf("fetching %s: %w", url, err)
 	}
-	resp, err := client.Do(req)
+	resp, err := g.client.Do(req)
 	if err != nil {
 		return nil, nil, fmt.Errorf("fetching %s: %w", url, err)
 	}
@@ -129,4 +124,74 @@ func fetch(ctx context.Context, client *http.Client, url string) ([]byte, http.H
 		return nil, nil, fmt.Errorf("fetching %s: %w", url, err)
 	}
 	return body, resp.Header, nil
+}
+
+const (
+	// usual is how long keys are cached if the issuer gives no lifetime.
+	usual = time.Minute
+	// unsure is how much longer keys are used while the issuer can't be reached.
+	unsure = 10 * time.Minute
+)
+
+// askKeys fetches the issuer's keys. They may be cached as the response says (RFC 9111, section 5.2.2.1), within bounds.
+func (g *Guard) askKeys(ctx context.Context) (told[token.KeySet], error) {
+	fresh := g.cfg.Now()
+	body, header, err := g.fetch(ctx, g.cfg.JWKS)
+	if err != nil {
+		return told[token.KeySet]{}, err
+	}
+	age := usual
+	for directive := range strings.SplitSeq(header.Get("Cache-Control"), ",") {
+		if text, ok := strings.CutPrefix(strings.TrimSpace(directive), "max-age="); ok {
+			if n, err := strconv.ParseUint(text, 10, 31); err == nil {
+				age = min(max(time.Duration(n)*time.Second, shortest), longest)
+				break
+			}
+		}
+	}
+	fresh = fresh.Add(age)
+	set, err := token.Parse(body)
+	return told[token.KeySet]{set, fresh, fresh.Add(unsure)}, err
+}
+
+// checkStatus returns nil if the status list that a token names does not say that the token was ended.
+func (g *Guard) checkStatus(ctx context.Context, status *token.Status) error {
+	if status == nil || status.List == nil {
+		return ErrNoList
+	}
+	if u, err := url.Parse(status.List.URI); err != nil || u.Scheme != "https" || u.Host != g.host {
+		return ErrNoList
+	}
+	list, err := g.list(status.List.URI).get(ctx)
+	if err != nil {
+		return err
+	}
+	ended, err := list.Ended(status.List.Index)
+	if err == nil && ended {
+		err = ErrInactive
+	}
+	return err
+}
+
+// list returns the cached list at a URI. It drops lists that are no longer used.
+func (g *Guard) list(uri string) *kept[token.StatusList] {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if known, ok := g.lists[uri]; ok {
+		return known
+	}
+	maps.DeleteFunc(g.lists, func(_ string, k *kept[token.StatusList]) bool { return k.idle() })
+	g.lists[uri] = &kept[token.StatusList]{now: g.cfg.Now, ask: func(ctx context.Context) (told[token.StatusList], error) {
+		now := g.cfg.Now()
+		body, _, err := g.fetch(ctx, uri)
+		if err != nil {
+			return told[token.StatusList]{}, err
+		}
+		list, err := g.verifier.StatusList(string(body), uri)
+		if errors.Is(err, token.ErrKey) && g.keys.fetch(ctx) {
+			list, err = g.verifier.StatusList(string(body), uri)
+		}
+		return told[token.StatusList]{list, now.Add(min(max(list.TTL, shortest), longest)), list.Expires}, err
+	}}
+	return g.lists[uri]
 }
