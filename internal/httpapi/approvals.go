@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/hex"
 	"net/http"
+	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/people"
@@ -113,4 +114,56 @@ func (s *Server) caseOf(c *broker.ApprovalRequest) ApprovalCase {
 		})
 	}
 	return out
+}
+
+// WatchApprovals streams to a person which requests begin and stop waiting for them, as server-sent events.
+func (s *Server) WatchApprovals(w http.ResponseWriter, r *http.Request, params WatchApprovalsParams) {
+	const operation = "watchApprovals"
+	serve(s, w, r, operation, func(person people.Person) error {
+		if err := s.rules.check(r, person, operation, nil); err != nil {
+			return err
+		}
+		listener, err := s.cfg.Broker.Listen(r.Context(), person, params.LastEventID)
+		if err != nil {
+			return err
+		}
+		defer listener.Close()
+		out := &stream{w: w, control: http.NewResponseController(w), now: s.cfg.Now, id: params.LastEventID}
+		s.cutOff(r, s.tell(r, person, listener, out))
+		return nil
+	})
+}
+
+// tell writes events until the person's token expires, this replica shuts down, or the person disconnects.
+func (s *Server) tell(r *http.Request, person people.Person, listener *broker.Listener, out *stream) error {
+	if err := out.begin(); err != nil {
+		return err
+	}
+	alive := time.NewTicker(eventEvery)
+	defer alive.Stop()
+	over := time.NewTimer(person.Expires().Sub(s.cfg.Now()))
+	defer over.Stop()
+	for {
+		select {
+		case events, ok := <-listener.Events:
+			if !ok {
+				return errSlow
+			}
+			for _, e := range events {
+				if err := out.event(s, e); err != nil {
+					return err
+				}
+			}
+		case <-alive.C:
+			if err := out.write(": alive\n\n"); err != nil {
+				return err
+			}
+		case <-over.C:
+			return out.write(": your ID token has expired\n\n")
+		case <-s.closed:
+			return out.write(": this replica is shutting down\n\n")
+		case <-r.Context().Done():
+			return nil
+		}
+	}
 }

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"path"
@@ -188,4 +189,17 @@ func (s *Server) begin(r *http.Request, operation string) {
 	if route, ok := s.rules.routes[operation]; ok {
 		trace.SpanFromContext(r.Context()).SetName(route.Method + " " + route.Path)
 	}
+}
+
+// parameterError answers a call whose parameters the generated code could not bind. It runs before the operation, so it
+// authenticates the caller first, like an operation.
+func (s *Server) parameterError(w http.ResponseWriter, r *http.Request, cause error) {
+	pattern := chi.RouteContext(r.Context()).RoutePattern()
+	serve(s, w, r, s.rules.operation(r.Method, pattern), func(caller) error {
+		f := &requestError{kind: errParameter, detail: "parameter_form"}
+		if missing, ok := errors.AsType[*RequiredParamError](cause); ok {
+			f.field, f.why = missing.ParamName, missing.ParamName+" is missing"
+		}
+		return f
+	})
 }

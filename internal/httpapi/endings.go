@@ -2,13 +2,11 @@ package httpapi
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	. "github.com/brevet-dev/brevet/openapi"
-	"github.com/google/uuid"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
@@ -40,14 +38,6 @@ func (s *Server) carryOut(w http.ResponseWriter, r *http.Request, operation stri
 	})
 }
 
-// notFound adds to ErrNotFound what was not found, for the record. It returns other errors unchanged.
-func notFound(err error, detail string) error {
-	if errors.Is(err, broker.ErrNotFound) {
-		return &requestError{kind: broker.ErrNotFound, detail: detail}
-	}
-	return err
-}
-
 // ReleaseIssuance ends one of the caller's own credentials.
 func (s *Server) ReleaseIssuance(w http.ResponseWriter, r *http.Request, id ID) {
 	const operation = "releaseIssuance"
@@ -67,12 +57,6 @@ func (s *Server) ReleaseIssuance(w http.ResponseWriter, r *http.Request, id ID) 
 			return receipt, notFound(err, "id")
 		}, nil
 	})
-}
-
-// ourID reports whether an id is a UUID in the form that Brevet writes.
-func ourID(id string) bool {
-	parsed, err := uuid.Parse(id)
-	return err == nil && parsed.String() == id
 }
 
 // EndTask ends one of the caller's own tasks or, for an orchestrator or admin, a task of another sandbox. People have no tasks of
@@ -155,8 +139,6 @@ func selectorOf(ask RevocationRequest) (broker.Selector, error) {
 	}, nil
 }
 
-func checkReason(reason string) error { return checkText("reason", reason) }
-
 // readAdminOrder reads the order of an admin, and returns it with the admin's reach. It checks the role before it reads the body,
 // so that only bodies of admins are read. It checks again afterwards: a caller that sends slowly may have lost the role.
 func readAdminOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, broker.Reach, error) {
@@ -193,4 +175,82 @@ func (s *Server) writeReceipt(w http.ResponseWriter, receipt broker.Receipt) {
 		})
 	}
 	writeJSON(w, status, out)
+}
+
+// AddQuarantine stops issuing to the sandboxes that an admin names, and ends their credentials.
+func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
+	const operation = "addQuarantine"
+	s.carryOut(w, r, operation, func(who caller) (deed, error) {
+		ask, within, err := readAdminOrder[QuarantineRequest](s, w, r, who, operation)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := spiffeid.FromString(ask.SpiffeID); err != nil {
+			return nil, &requestError{kind: errInvalid, field: "spiffe_id", detail: "spiffe_id"}
+		}
+		if err := checkReason(ask.Reason); err != nil {
+			return nil, err
+		}
+		order := broker.Confinement{Actor: actorOf(who), SPIFFEID: ask.SpiffeID, Reach: within, Reason: ask.Reason}
+		return func(ctx context.Context) (broker.Receipt, error) {
+			receipt, err := s.cfg.Broker.Quarantine(ctx, order)
+			return receipt, notFound(err, "spiffe_id")
+		}, nil
+	})
+}
+
+// RemoveQuarantine lifts a quarantine.
+func (s *Server) RemoveQuarantine(w http.ResponseWriter, r *http.Request, params RemoveQuarantineParams) {
+	const operation = "removeQuarantine"
+	serve(s, w, r, operation, func(who caller) error {
+		within, err := s.reach(r, who, s.roles.admin)
+		if err != nil {
+			return err
+		}
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return err
+		}
+		if _, err := spiffeid.FromString(params.SpiffeID); err != nil {
+			return &requestError{kind: errParameter, field: "spiffe_id", detail: "parameter_query"}
+		}
+		if err := checkReason(params.Reason); err != nil {
+			return &requestError{kind: errParameter, field: "reason", detail: "parameter_query"}
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
+		defer cancel()
+		err = s.cfg.Broker.Unquarantine(ctx, broker.Confinement{
+			Actor: actorOf(who), SPIFFEID: params.SpiffeID, Reach: within, Reason: params.Reason,
+		})
+		if err != nil {
+			return notFound(err, "spiffe_id")
+		}
+		writeNoContent(w)
+		return nil
+	})
+}
+
+// ListQuarantines lists the quarantines in effect to admins and auditors.
+func (s *Server) ListQuarantines(w http.ResponseWriter, r *http.Request) {
+	const operation = "listQuarantines"
+	serve(s, w, r, operation, func(who caller) error {
+		within, err := s.reach(r, who, s.roles.admin, s.roles.auditor)
+		if err != nil {
+			return err
+		}
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return err
+		}
+		all, err := s.cfg.Broker.Quarantines(r.Context(), within)
+		if err != nil {
+			return err
+		}
+		out := QuarantineList{Quarantines: make([]Quarantine, 0, len(all))}
+		for _, q := range all {
+			out.Quarantines = append(out.Quarantines, Quarantine{
+				SpiffeID: q.SPIFFEID, Since: q.Since, Actor: q.Actor, Reason: q.Reason,
+			})
+		}
+		writeJSON(w, http.StatusOK, out)
+		return nil
+	})
 }

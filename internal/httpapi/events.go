@@ -9,9 +9,133 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/brevet-dev/brevet/internal/people"
 	. "github.com/brevet-dev/brevet/openapi"
 )
+
+// followEvery is the interval at which a follower's changes are read.
+const followEvery = 700 * time.Millisecond
+
+// WatchIssuances streams new and changed records as server-sent events.
+func (s *Server) WatchIssuances(w http.ResponseWriter, r *http.Request, p WatchIssuancesParams) {
+	const operation = "watchIssuances"
+	serve(s, w, r, operation, func(who caller) error {
+		f, err := s.follower(r, who, operation, p)
+		if err != nil {
+			return err
+		}
+		leave, err := s.cfg.Broker.Follow(nameOf(who))
+		if err != nil {
+			return err
+		}
+		defer leave()
+		s.cutOff(r, s.tellFollower(r, f, &stream{w: w, control: http.NewResponseController(w), now: s.cfg.Now}))
+		return nil
+	})
+}
+
+// follower is what a caller follows, and from which position.
+type follower struct {
+	query   broker.Query
+	within  broker.Reach
+	listing []byte
+	from    int64
+	expires time.Time
+}
+
+func (s *Server) follower(r *http.Request, who caller, operation string, p WatchIssuancesParams) (*follower, error) {
+	within, err := s.readable(r, who)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.rules.check(r, who, operation, nil); err != nil {
+		return nil, err
+	}
+	q, err := queryOf(r, ListIssuancesParams{
+		SpiffeID: p.SpiffeID, SpiffeIDPrefix: p.SpiffeIDPrefix, TrustDomain: p.TrustDomain, Scope: p.Scope, Task: p.Task,
+		Decision: p.Decision, DecisionCode: p.DecisionCode, Status: p.Status, Since: p.Since, Until: p.Until, Q: p.Q,
+		Approver: p.Approver, OnBehalfOf: p.OnBehalfOf, Credential: p.Credential, Name: p.Name, KeyID: p.KeyID, Group: p.Group, Authority: p.Authority,
+		Resource: p.Resource, Catalogue: p.Catalogue,
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := &follower{query: q, within: within, from: -1, expires: s.cfg.Now().Add(time.Hour)}
+	if lives, ok := who.(interface{ Expires() time.Time }); ok {
+		f.expires = lives.Expires()
+	}
+	if f.listing, err = listingOf("following as "+nameOf(who), q, within); err != nil {
+		return nil, err
+	}
+	if p.LastEventID != "" {
+		if f.from, err = s.cursors.open(p.LastEventID, f.listing); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// tellFollower writes events until the caller's credentials expire, this replica shuts down, or the caller disconnects.
+func (s *Server) tellFollower(r *http.Request, f *follower, out *stream) error {
+	if err := out.begin(); err != nil {
+		return err
+	}
+	look, alive := time.NewTicker(followEvery), time.NewTicker(eventEvery)
+	defer look.Stop()
+	defer alive.Stop()
+	over := time.NewTimer(f.expires.Sub(s.cfg.Now()))
+	defer over.Stop()
+	for {
+		if err := s.tellChanges(r, f, out); err != nil {
+			return err
+		}
+		select {
+		case <-look.C:
+		case <-alive.C:
+			// This sends only the id: a client that reconnects need not read again what came before it.
+			if err := out.write(": alive\nid: " + s.cursors.seal(f.from, f.listing) + "\n\n"); err != nil {
+				return err
+			}
+		case <-over.C:
+			return out.write(": your credentials have expired\n\n")
+		case <-s.closed:
+			return out.write(": this replica is shutting down\n\n")
+		case <-r.Context().Done():
+			return nil
+		}
+	}
+}
+
+// tellChanges writes all pending changes. The id of a position is sent with the last event before it, so that a client that
+// reconnects loses no event.
+func (s *Server) tellChanges(r *http.Request, f *follower, out *stream) error {
+	for {
+		began := f.from < 0
+		found, err := s.cfg.Broker.Changes(r.Context(), f.query, f.within, f.from)
+		if err != nil {
+			return fmt.Errorf("following: %w", err)
+		}
+		f.from = found.Next
+		if began {
+			return out.write("id: " + s.cursors.seal(f.from, f.listing) + "\n\n")
+		}
+		for i := range found.Records {
+			text, err := json.Marshal(issuanceOf(&found.Records[i], f.within))
+			if err != nil {
+				return fmt.Errorf("encoding an event: %w", err)
+			}
+			id := ""
+			if i == len(found.Records)-1 {
+				id = "id: " + s.cursors.seal(f.from, f.listing) + "\n"
+			}
+			if err := out.write("event: issuance\n" + id + "data: " + string(text) + "\n\n"); err != nil {
+				return err
+			}
+		}
+		if !found.Further {
+			return nil
+		}
+	}
+}
 
 const (
 	// eventEvery is the interval of keep-alive comments on an event stream.
@@ -20,62 +144,10 @@ const (
 	eventTimeout = 5 * time.Second
 )
 
-// WatchApprovals streams to a person which requests begin and stop waiting for them, as server-sent events.
-func (s *Server) WatchApprovals(w http.ResponseWriter, r *http.Request, params WatchApprovalsParams) {
-	const operation = "watchApprovals"
-	serve(s, w, r, operation, func(person people.Person) error {
-		if err := s.rules.check(r, person, operation, nil); err != nil {
-			return err
-		}
-		listener, err := s.cfg.Broker.Listen(r.Context(), person, params.LastEventID)
-		if err != nil {
-			return err
-		}
-		defer listener.Close()
-		out := &stream{w: w, control: http.NewResponseController(w), now: s.cfg.Now, id: params.LastEventID}
-		s.cutOff(r, s.tell(r, person, listener, out))
-		return nil
-	})
-}
-
 // cutOff logs why an event stream ended early. The client reconnects, and then gets the events that it missed.
 func (s *Server) cutOff(r *http.Request, err error) {
 	if err != nil {
 		s.cfg.Log.DebugContext(r.Context(), "events cut off", "request_id", callOf(r).id, "error", err)
-	}
-}
-
-// tell writes events until the person's token expires, this replica shuts down, or the person disconnects.
-func (s *Server) tell(r *http.Request, person people.Person, listener *broker.Listener, out *stream) error {
-	if err := out.begin(); err != nil {
-		return err
-	}
-	alive := time.NewTicker(eventEvery)
-	defer alive.Stop()
-	over := time.NewTimer(person.Expires().Sub(s.cfg.Now()))
-	defer over.Stop()
-	for {
-		select {
-		case events, ok := <-listener.Events:
-			if !ok {
-				return errSlow
-			}
-			for _, e := range events {
-				if err := out.event(s, e); err != nil {
-					return err
-				}
-			}
-		case <-alive.C:
-			if err := out.write(": alive\n\n"); err != nil {
-				return err
-			}
-		case <-over.C:
-			return out.write(": your ID token has expired\n\n")
-		case <-s.closed:
-			return out.write(": this replica is shutting down\n\n")
-		case <-r.Context().Done():
-			return nil
-		}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -138,13 +137,6 @@ func (s *Server) forAuditors(w http.ResponseWriter, r *http.Request, operation s
 		}
 		return nil
 	})
-}
-
-func writeBytes(w http.ResponseWriter, mediaType string, body []byte) {
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("Content-Type", mediaType)
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	_, _ = w.Write(body)
 }
 
 func hashesOf(path []tlog.Hash) []Hash {

@@ -1,11 +1,15 @@
 package httpapi
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync/atomic"
 	"time"
 
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -138,3 +142,169 @@ func (g *Gauges) NotCosigned(witness, why string) { g.failures.WithLabelValues(w
 
 // durationBuckets are in seconds, from a cached response to a store that hangs.
 var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+
+// Stopwatch measures the calls that the broker makes to its stores.
+type Stopwatch struct {
+	now     func() time.Time
+	seconds *prometheus.HistogramVec
+}
+
+// NewStopwatch registers the metric brevet_store_duration_seconds, by store, operation and outcome.
+func NewStopwatch(reg prometheus.Registerer, now func() time.Time) (*Stopwatch, error) {
+	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "brevet_store_duration_seconds", Help: "Duration of operations of the ledger and the mint, by store, operation and outcome.",
+		Buckets: durationBuckets,
+	}, []string{"store", "operation", "outcome"})
+	if err := reg.Register(seconds); err != nil {
+		return nil, fmt.Errorf("registering metrics: %w", err)
+	}
+	return &Stopwatch{now: now, seconds: seconds}, nil
+}
+
+func (s *Stopwatch) observe(store, operation string, start time.Time, err error) {
+	outcome := "ok"
+	if err != nil {
+		outcome = "error"
+	}
+	s.seconds.WithLabelValues(store, operation, outcome).Observe(s.now().Sub(start).Seconds())
+}
+
+// Ledger returns l with measured writes and reads.
+func (s *Stopwatch) Ledger(l broker.Ledger) broker.Ledger { return measuredLedger{l, s} }
+
+// LiveCredentials returns e with measured commands and searches for live credentials.
+func (s *Stopwatch) LiveCredentials(e broker.LiveCredentials) broker.LiveCredentials {
+	return measuredLiveCredentials{e, s}
+}
+
+// Minter returns m with measured mints, renewals and revocations.
+func (s *Stopwatch) Minter(m broker.Minter) broker.Minter { return measuredMinter{m, s} }
+
+type measuredLedger struct {
+	broker.Ledger
+	watch *Stopwatch
+}
+
+func (l measuredLedger) Begin(ctx context.Context, rec broker.Record) (*broker.View, error) {
+	start := l.watch.now()
+	earlier, err := l.Ledger.Begin(ctx, rec)
+	failure := err
+	if errors.Is(err, broker.ErrLimited) || errors.Is(err, broker.ErrQuarantined) || errors.Is(err, broker.ErrTaskEnded) ||
+		errors.Is(err, broker.ErrSuperseded) {
+		failure = nil // the ledger works: this is its answer
+	}
+	l.watch.observe("ledger", "begin", start, failure)
+	return earlier, err
+}
+
+func (l measuredLedger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
+	start := l.watch.now()
+	err := l.Ledger.RecordOutcome(ctx, out)
+	l.watch.observe("ledger", "settle", start, err)
+	return err
+}
+
+func (l measuredLedger) Refuse(ctx context.Context, ref broker.Refusal) error {
+	start := l.watch.now()
+	err := l.Ledger.Refuse(ctx, ref)
+	l.watch.observe("ledger", "refuse", start, err)
+	return err
+}
+
+func (l measuredLedger) List(ctx context.Context, q broker.Query, reach broker.Reach) (broker.Page, error) {
+	start := l.watch.now()
+	page, err := l.Ledger.List(ctx, q, reach)
+	l.watch.observe("ledger", "list", start, err)
+	return page, err
+}
+
+type measuredMinter struct {
+	broker.Minter
+	watch *Stopwatch
+}
+
+func (m measuredMinter) Mint(ctx context.Context, order *broker.Order) (broker.Credential, error) {
+	start := m.watch.now()
+	credential, err := m.Minter.Mint(ctx, order)
+	m.watch.observe("mint", "mint", start, err)
+	return credential, err
+}
+
+func (m measuredMinter) Renew(ctx context.Context, minted broker.Minted) error {
+	start := m.watch.now()
+	err := m.Minter.Renew(ctx, minted)
+	m.watch.observe("mint", "renew", start, err)
+	return err
+}
+
+func (m measuredMinter) Revoke(ctx context.Context, h broker.VaultLease) error {
+	start := m.watch.now()
+	err := m.Minter.Revoke(ctx, h)
+	m.watch.observe("mint", "revoke", start, err)
+	return err
+}
+
+type measuredLiveCredentials struct {
+	broker.LiveCredentials
+	watch *Stopwatch
+}
+
+func (e measuredLiveCredentials) Announce(ctx context.Context, cmd broker.Command) error {
+	start := e.watch.now()
+	err := e.LiveCredentials.Announce(ctx, cmd)
+	e.watch.observe("ledger", "announce", start, err)
+	return err
+}
+
+func (e measuredLiveCredentials) Live(
+	ctx context.Context, sel broker.Selector, reach broker.Reach, page broker.LivePage,
+) ([]broker.LiveCredential, error) {
+	start := e.watch.now()
+	held, err := e.LiveCredentials.Live(ctx, sel, reach, page)
+	e.watch.observe("ledger", "live", start, err)
+	return held, err
+}
+
+// bundleMeter reads the status of the sources at each scrape, so that it never shows an old state.
+type bundleMeter struct {
+	status  func() []attest.BundleStatus
+	failing *prometheus.Desc
+	now     func() time.Time
+}
+
+// MeterBundles registers brevet_bundle_failing_seconds. Its labels are the configured trust domains.
+func MeterBundles(reg prometheus.Registerer, status func() []attest.BundleStatus, now func() time.Time) error {
+	m := &bundleMeter{status: status, now: now, failing: prometheus.NewDesc("brevet_bundle_failing_seconds",
+		"Time since the source of a trust domain's bundle began to fail, 0 while it works. The last bundle stays in use for a day.",
+		[]string{"trust_domain"}, nil)}
+	if err := reg.Register(m); err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
+	return nil
+}
+
+// MeterCertificate registers brevet_certificate_expiry_timestamp_seconds, so that alerts fire before clients can no longer
+// connect.
+func MeterCertificate(reg prometheus.Registerer, expires func() time.Time) error {
+	err := reg.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "brevet_certificate_expiry_timestamp_seconds", Help: "When the server's certificate expires, in seconds since 1970.",
+	}, func() float64 { return float64(expires().Unix()) }))
+	if err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
+	return nil
+}
+
+// Describe implements prometheus.Collector.
+func (m *bundleMeter) Describe(to chan<- *prometheus.Desc) { to <- m.failing }
+
+// Collect implements prometheus.Collector.
+func (m *bundleMeter) Collect(to chan<- prometheus.Metric) {
+	for _, s := range m.status() {
+		failing := 0.0
+		if !s.Since.IsZero() {
+			failing = m.now().Sub(s.Since).Seconds()
+		}
+		to <- prometheus.MustNewConstMetric(m.failing, prometheus.GaugeValue, failing, s.TrustDomain.Name())
+	}
+}

@@ -21,6 +21,69 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
+// Errors of a call before it reaches the broker. problems.go maps each to a problem.
+var (
+	errMalformedBody   = errors.New("invalid JSON body")
+	errForm            = errors.New("invalid form")
+	errParameter       = errors.New("invalid parameter")
+	errCursor          = errors.New("invalid cursor")
+	errUnauthenticated = errors.New("authentication required")
+	errProof           = errors.New("invalid DPoP proof")
+	errNonce           = errors.New("DPoP proof has no valid nonce")
+	errBundle          = errors.New("trust bundle is unavailable")
+	errPace            = errors.New("rate limit exceeded")
+	errBusy            = errors.New("replica is overloaded")
+	errTooMany         = errors.New("too many concurrent requests")
+	errProvider        = errors.New("OpenID provider is unavailable")
+	errDenied          = errors.New("denied by policy")
+	errNotAllowed      = errors.New("permission denied")
+	errForeignPage     = errors.New("cross-origin request refused")
+	errToken           = errors.New("invalid access token")
+	errUnclear         = errors.New("ambiguous forwarded request")
+	errNoRoute         = errors.New("no such route")
+	errMethod          = errors.New("method not allowed")
+	errTooLarge        = errors.New("body is too large")
+	errMediaType       = errors.New("unsupported media type")
+	errMisdirected     = errors.New("unknown host")
+	errInvalid         = errors.New("invalid request")
+	errCatalogue       = errors.New("invalid catalogue")
+	errUnconditional   = errors.New("If-Match is required")
+	errKeys            = errors.New("key set is unavailable")
+	errFault           = errors.New("internal error")
+)
+
+// errCutOff: the response with a credential was not written completely.
+var errCutOff = errors.New("response was cut off")
+
+// errSlow: a client opened an event stream and does not read it.
+var errSlow = errors.New("client does not read its events")
+
+// requestError is a failure with what may be said about it. field goes to the caller and never contains input. why goes to the
+// caller and is a fixed text or a text of the catalogue. detail is the fixed code for the record.
+type requestError struct {
+	kind               error
+	field, why, detail string
+	oauth              OAuthErrorCode // the OAuth error code, if it differs from that of kind
+	unsigned           bool           // the call has nothing that Brevet signed, or was refused before that was checked
+}
+
+func (f *requestError) Error() string { return f.kind.Error() + ": " + f.detail }
+
+func (f *requestError) Unwrap() error { return f.kind }
+
+// requestErrorOf returns what may be said about err.
+func requestErrorOf(err error) requestError {
+	var f *requestError
+	if errors.As(err, &f) {
+		return *f
+	}
+	var ask *scopes.InvalidAsk
+	if errors.As(err, &ask) {
+		return requestError{kind: errInvalid, field: ask.Field, why: ask.Why, detail: ask.Field}
+	}
+	return requestError{}
+}
+
 // answer describes one kind of failure. The texts are constant: they say what happened, what it means for the caller and
 // what to do next, and contain nothing from the request.
 type answer struct {
@@ -394,6 +457,84 @@ func (s *Server) refuse(r *http.Request, who caller, code ProblemCode, f request
 	if err := s.cfg.Broker.Refuse(ctx, ref); err != nil {
 		s.cfg.Log.ErrorContext(ctx, "refusal not recorded", "request_id", c.id, "code", string(code), "error", err)
 	}
+}
+
+// causes explains why a caller was not authenticated, by the code in the record. Each text is fixed. It says what is wrong with
+// the proof, which the caller can check too, and nothing about what the server trusts.
+var causes = map[string]string{ //nolint:gosec // the texts are about credentials, and contain none
+	"no_identity":             "The request has neither a client certificate nor a bearer token.",
+	"authorization_malformed": "The Authorization header must hold exactly one bearer token.",
+	"svid_malformed":          "The SVID cannot be parsed.",
+	"svid_too_large":          "The SVID is too large.",
+	"svid_profile":            "The certificate is not an X.509-SVID.",
+	"spiffe_id_invalid":       "The SPIFFE ID is not valid.",
+	"svid_algorithm":          "This server does not accept the SVID's signature algorithm.",
+	"svid_weak_key":           "The key of the SVID is too weak.",
+	"svid_signature":          "The signature of the SVID cannot be verified: no trust bundle of this server contains the signing key.",
+	"svid_expired":            "The SVID has expired.",
+	"svid_not_yet_valid":      "The SVID is not valid yet. Check the clocks of both machines.",
+	"svid_lifetime":           "The JWT-SVID is valid for longer than this server accepts.",
+	"svid_audience":           "The audience of the JWT-SVID must be exactly this server's issuer.",
+	"client_method":           "Clients authenticate with an X.509-SVID over mutual TLS, or with a JWT-SVID as client_assertion. Client secrets are not supported.",
+	"client_assertion_type":   "client_assertion_type is not supported. Send urn:ietf:params:oauth:client-assertion-type:jwt-spiffe or jwt-bearer.",
+	"client_id":               "client_id differs from the SPIFFE ID of the SVID. Send that SPIFFE ID, or omit client_id.",
+	"tls_resumed":             "The TLS session was resumed. Open a new connection with a full handshake.",
+	"identity_mismatch":       "The client certificate and the token have different identities.",
+	"id_token_key":            "The OpenID provider has no key with the key id of the ID token.",
+	"id_token_malformed":      "The ID token cannot be parsed.",
+	"id_token_expired":        "The ID token has expired.",
+	"id_token_audience":       "This server does not accept the audience of the ID token.",
+	"id_token_issuer":         "This server does not accept the issuer of the ID token.",
+	"id_token_lifetime":       "The ID token is valid for longer than this server accepts.",
+	"id_token_signature":      "The signature of the ID token does not match the keys of the OpenID provider.",
+}
+
+// causeOf returns the cause that the response gives for a recorded code. It returns "" if the response gives no cause. Only the
+// record distinguishes unknown trust domains from unknown keys: otherwise strangers, who can put any name into a token, could
+// find out which trust domains are accepted.
+func causeOf(detail string) string {
+	switch detail {
+	case "unknown_trust_domain", "svid_authority":
+		return "svid_signature"
+	}
+	if _, known := causes[detail]; known {
+		return detail
+	}
+	return ""
+}
+
+// outlived reports whether the client certificate may have been valid when the connection began, and is not any more. The client
+// then needs a new connection.
+func outlived(r *http.Request, cause string) bool {
+	return r.TLS != nil && len(r.TLS.PeerCertificates) > 0 && (cause == "svid_expired" || cause == "svid_authority" || cause == "svid_signature")
+}
+
+// notFound adds to ErrNotFound what was not found, for the record. It returns other errors unchanged.
+func notFound(err error, detail string) error {
+	if errors.Is(err, broker.ErrNotFound) {
+		return &requestError{kind: broker.ErrNotFound, detail: detail}
+	}
+	return err
+}
+
+func writeBytes(w http.ResponseWriter, mediaType string, body []byte) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Type", mediaType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body)
+}
+
+// writeNoContent answers that an order was executed.
+func writeNoContent(w http.ResponseWriter) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// writeJSON writes a response that caches must not store.
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	writeBody(w, status, v)
 }
 
 func writeProblem(w http.ResponseWriter, p Problem) {

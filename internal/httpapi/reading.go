@@ -1,42 +1,28 @@
 package httpapi
 
 import (
+	"cmp"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
+	"time"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
-	"github.com/go-chi/chi/v5"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 const defaultLimit = 50
-
-// GetRequest tells a caller the state of one of its own requests.
-func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, params GetRequestParams) {
-	serve(s, w, r, "getRequest", func(who attest.Identity) error {
-		v, err := s.find(r, who, id, broker.Reach{Subject: who.ID().String()})
-		if err != nil {
-			return err
-		}
-		if v, err = s.waitFor(w, r, v, params.Wait); err != nil {
-			return err
-		}
-		state := stateOf(v)
-		if state.InForce, err = s.cfg.Broker.Alive(r.Context(), v); err != nil {
-			return err
-		}
-		writeJSON(w, http.StatusOK, state)
-		return nil
-	})
-}
 
 // GetIssuance returns one record to a caller that may read it.
 func (s *Server) GetIssuance(w http.ResponseWriter, r *http.Request, id ID) {
@@ -191,41 +177,12 @@ func paramFilters(values url.Values) (params map[string]string, ok bool) {
 	return params, true
 }
 
-// badIdentity returns the name of the first of the three filters that is set and invalid, or "".
-func badIdentity(id, prefix, trustDomain string) string {
-	if id != "" {
-		if parsed, err := spiffeid.FromString(id); err != nil || parsed.Path() == "" {
-			return "spiffe_id"
-		}
-	}
-	if prefix != "" {
-		if _, err := spiffeid.FromString(prefix); err != nil {
-			return "spiffe_id_prefix"
-		}
-	}
-	if trustDomain != "" {
-		if td, err := spiffeid.TrustDomainFromString(trustDomain); err != nil || td.Name() != trustDomain {
-			return "trust_domain"
-		}
-	}
-	return ""
-}
-
 // pageLink returns a Link header value (RFC 8288): the query of the call, which has passed the rules, with another cursor.
 func pageLink(r *http.Request, rel, cursor string) string {
 	values := r.URL.Query()
 	values.Set("cursor", cursor)
 	target := url.URL{Path: r.URL.Path, RawQuery: values.Encode()}
 	return fmt.Sprintf("<%s>; rel=%q", target.String(), rel)
-}
-
-func stateOf(v *broker.View) RequestState {
-	return RequestState{
-		ID: v.ID, Status: Status(v.Status), StatusDetail: v.StatusDetail, StatusAt: v.StatusTime,
-		Decision: Decision(v.Decision), DecisionCode: v.DecisionCode, Explanation: v.Explanation,
-		Scope: v.Scope, Task: v.Task, ExpiresAt: v.Expires,
-		Approval: approvalOf(v), VotesCast: v.Votes, RedeemedBy: v.RedeemedBy,
-	}
 }
 
 func issuanceOf(v *broker.View, within broker.Reach) Issuance {
@@ -264,38 +221,210 @@ func factsOf(v *broker.View) CredentialFacts {
 	return facts
 }
 
-// parameterError answers a call whose parameters the generated code could not bind. It runs before the operation, so it
-// authenticates the caller first, like an operation.
-func (s *Server) parameterError(w http.ResponseWriter, r *http.Request, cause error) {
-	pattern := chi.RouteContext(r.Context()).RoutePattern()
-	serve(s, w, r, s.rules.operation(r.Method, pattern), func(caller) error {
-		f := &requestError{kind: errParameter, detail: "parameter_form"}
-		if missing, ok := errors.AsType[*RequiredParamError](cause); ok {
-			f.field, f.why = missing.ParamName, missing.ParamName+" is missing"
+// cursors seals positions in a listing: where a page ended or, as a negative number, where one began. A cursor is encrypted,
+// because a position counts entries of every trust domain. It is authenticated together with the reader and the filters, so it
+// continues that listing only.
+type cursors struct{ aead cipher.AEAD }
+
+var cursorText = base64.RawURLEncoding.Strict()
+
+func newCursors(secret []byte) (*cursors, error) {
+	key, err := hkdf.Key(sha256.New, secret, nil, "brevet listing cursor v1", 32)
+	if err != nil {
+		return nil, fmt.Errorf("deriving the cursor key: %w", err)
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, fmt.Errorf("making the cursor cipher: %w", err)
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return nil, fmt.Errorf("making the cursor cipher: %w", err)
+	}
+	return &cursors{aead}, nil
+}
+
+func (c *cursors) seal(position int64, listing []byte) string {
+	place := binary.BigEndian.AppendUint64(nil, uint64(position))
+	return cursorText.EncodeToString(c.aead.Seal(nil, nil, place, listing)) //nolint:gosec // this AEAD makes its own nonces
+}
+
+// open returns the position, or errCursor for a cursor that seal did not create for the same listing.
+func (c *cursors) open(cursor string, listing []byte) (int64, error) {
+	sealed, err := cursorText.DecodeString(cursor)
+	// The decoder skips line breaks, but only one spelling of a cursor is valid.
+	if err != nil || cursorText.EncodeToString(sealed) != cursor {
+		return 0, &requestError{kind: errCursor, detail: "cursor_encoding"}
+	}
+	place, err := c.aead.Open(nil, nil, sealed, listing)
+	if err != nil || len(place) != 8 {
+		return 0, &requestError{kind: errCursor, detail: "cursor_seal"}
+	}
+	return int64(binary.BigEndian.Uint64(place)), nil
+}
+
+// listingOf identifies a listing by its reader, reach and filters. The size of a page may change between pages.
+func listingOf(reader string, q broker.Query, reach broker.Reach) ([]byte, error) {
+	q.Limit, q.Before, q.From = 0, 0, 0
+	name, err := json.Marshal(struct {
+		Reader string
+		Query  broker.Query
+		Reach  broker.Reach
+	}{reader, q, reach})
+	if err != nil {
+		return nil, fmt.Errorf("naming a listing: %w", err)
+	}
+	return name, nil
+}
+
+// GetTaskTimeline returns the recorded events of one task.
+func (s *Server) GetTaskTimeline(w http.ResponseWriter, r *http.Request, task Task, params GetTaskTimelineParams) {
+	s.timeline(w, r, "getTaskTimeline", func(by reading) (broker.TimelineQuery, string, error) {
+		id := cmp.Or(params.SpiffeID, by.within.Subject)
+		bad := &requestError{kind: errParameter, field: "spiffe_id", detail: "parameter_query"}
+		if id == "" {
+			bad.why = "spiffe_id is required unless a sandbox calls: name the owner of the task, as in ?spiffe_id=spiffe://acme.example/research/a"
+			return broker.TimelineQuery{}, "", bad
 		}
-		return f
+		if badIdentity(id, "", "") != "" {
+			bad.why = "spiffe_id must be the SPIFFE ID of a sandbox, such as spiffe://acme.example/research/a"
+			return broker.TimelineQuery{}, "", bad
+		}
+		return broker.TimelineQuery{SPIFFEID: id, Task: task, Limit: cmp.Or(params.Limit, defaultLimit)}, params.Cursor, nil
 	})
 }
 
-// GetKeys serves the public keys.
-func (s *Server) GetKeys(w http.ResponseWriter, r *http.Request) {
-	s.begin(r, "getKeys")
-	keys, err := s.cfg.Keys.JWKS()
-	if err != nil {
-		s.fail(w, r, nobody, fmt.Errorf("%w: %w", errKeys, err))
-		return
-	}
-	w.Header().Set("Content-Type", "application/jwk-set+json")
-	w.Header().Set("Cache-Control", "public, max-age="+strconv.FormatInt(seconds(s.cfg.JWKSMaxAge), 10))
-	w.Header().Set("Content-Length", strconv.Itoa(len(keys)))
-	_, _ = w.Write(keys)
+// GetIssuanceTimeline returns the recorded events of one request.
+func (s *Server) GetIssuanceTimeline(w http.ResponseWriter, r *http.Request, id ID, params GetIssuanceTimelineParams) {
+	s.timeline(w, r, "getIssuanceTimeline", func(reading) (broker.TimelineQuery, string, error) {
+		if !ourID(id) {
+			return broker.TimelineQuery{}, "", &requestError{kind: broker.ErrNotFound, detail: "id"}
+		}
+		return broker.TimelineQuery{ID: id, Limit: cmp.Or(params.Limit, defaultLimit)}, params.Cursor, nil
+	})
 }
 
-// GetSpec serves openapi.yaml.
-func (s *Server) GetSpec(w http.ResponseWriter, r *http.Request) {
-	s.begin(r, "getSpec")
-	w.Header().Set("Content-Type", "application/yaml")
-	w.Header().Set("Cache-Control", "public, max-age=300")
-	w.Header().Set("Content-Length", strconv.Itoa(len(Spec)))
-	_, _ = w.Write(Spec)
+func (s *Server) timeline(
+	w http.ResponseWriter, r *http.Request, operation string, ask func(reading) (broker.TimelineQuery, string, error),
+) {
+	serve(s, w, r, operation, func(who caller) error {
+		within, err := s.readable(r, who)
+		if err != nil {
+			return err
+		}
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return err
+		}
+		by := reading{nameOf(who), within}
+		q, cursor, err := ask(by)
+		if err != nil {
+			return err
+		}
+		out, err := s.readTimeline(r, by, q, cursor)
+		if err != nil {
+			return err
+		}
+		writeJSON(w, http.StatusOK, out)
+		return nil
+	})
+}
+
+func (s *Server) readTimeline(r *http.Request, by reading, q broker.TimelineQuery, cursor string) (Timeline, error) {
+	limit := q.Limit
+	q.Limit = 0
+	listing, err := json.Marshal(struct {
+		Reader   string
+		Timeline broker.TimelineQuery
+		Reach    broker.Reach
+	}{by.reader, q, by.within})
+	if err != nil {
+		return Timeline{}, fmt.Errorf("naming a timeline: %w", err)
+	}
+	q.Limit = limit
+	if cursor != "" {
+		if q.From, err = s.cursors.open(cursor, listing); err != nil {
+			return Timeline{}, err
+		}
+	}
+	found, err := s.cfg.Broker.Timeline(r.Context(), q, by.within)
+	if err != nil {
+		return Timeline{}, notFound(err, "timeline")
+	}
+	out := Timeline{Events: make([]TimelineEvent, 0, len(found))}
+	for i := range found {
+		out.Events = append(out.Events, eventOf(&found[i], by.within))
+	}
+	if len(found) == q.Limit {
+		out.Next = s.cursors.seal(found[len(found)-1].Index+1, listing)
+	}
+	return out, nil
+}
+
+func eventOf(h *broker.Happening, within broker.Reach) TimelineEvent {
+	out := TimelineEvent{
+		Time: h.Time, Kind: h.Kind, ID: h.ID, Status: string(h.Status), Detail: h.Detail, Scope: h.Scope, Resource: h.Resource,
+		DecisionCode: h.Code, Explanation: h.Explanation, By: h.Actor, Verdict: h.Verdict, Covers: h.Covers, Reason: h.Reason,
+		At: h.At, Calls: h.Calls,
+	}
+	// A sandbox learns that people decided, but not who voted or what they wrote.
+	if within.Subject == "" {
+		out.Index, out.ByName, out.Note = &h.Index, h.ActorName, h.Note
+	} else if h.Verdict != "" {
+		out.By = ""
+	}
+	return out
+}
+
+// defaultUsage is the period over which uses are counted unless the caller selects another.
+const defaultUsage = 30 * 24 * time.Hour
+
+// ReportUses records what a sandbox reports about the use of one of its own credentials.
+func (s *Server) ReportUses(w http.ResponseWriter, r *http.Request, id ID) {
+	const operation = "reportUses"
+	serve(s, w, r, operation, func(who attest.Identity) error {
+		switch {
+		case !ourID(id):
+			return &requestError{kind: broker.ErrNotFound, detail: "id"}
+		case !s.reports.Allow(who.ID().String(), s.cfg.Now()):
+			return &requestError{kind: errPace, detail: "pace"}
+		}
+		ask, err := readOrder[UseRequest](s, w, r, who, operation)
+		if err != nil {
+			return err
+		}
+		use, err := s.cfg.Broker.ReportUse(r.Context(), who, broker.Use{Issuance: id, Calls: ask.Calls, LastUsed: ask.LastUsedAt.UTC()})
+		if err != nil {
+			return notFound(err, "id")
+		}
+		writeJSON(w, http.StatusOK, UseReport{Calls: use.Calls, LastUsedAt: use.LastUsed, ReportedAt: use.Time})
+		return nil
+	})
+}
+
+// GetUsage compares what was granted with what was used, for an auditor.
+func (s *Server) GetUsage(w http.ResponseWriter, r *http.Request, params GetUsageParams) {
+	s.forAuditors(w, r, "getUsage", func(by auditing) (any, error) {
+		bad := func(field string) (any, error) {
+			return nil, &requestError{kind: errParameter, field: field, detail: "parameter_query"}
+		}
+		q := broker.UsageQuery{TrustDomain: params.TrustDomain, Since: params.Since.UTC(), Until: params.Until.UTC()}
+		if params.Since.IsZero() {
+			q.Since = s.cfg.Now().Add(-defaultUsage).UTC()
+		}
+		switch {
+		case badIdentity("", "", q.TrustDomain) != "":
+			return bad("trust_domain")
+		case !q.Until.IsZero() && q.Until.Before(q.Since):
+			return bad("until")
+		}
+		all, err := s.cfg.Broker.Usage(r.Context(), q, by.within)
+		out := Usage{Since: q.Since, Until: q.Until, Scopes: make([]ScopeUsage, 0, len(all))}
+		for _, u := range all {
+			out.Scopes = append(out.Scopes, ScopeUsage{
+				Scope: u.Scope, Asked: u.Asked, Granted: u.Granted, Denied: u.Denied,
+				Reported: ReportedUsage{Credentials: u.Reported, Used: u.Used, Calls: u.Calls, LastUsedAt: u.LastUsed},
+			})
+		}
+		return out, err
+	})
 }

@@ -16,11 +16,14 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 const (
@@ -399,4 +402,111 @@ func ruleError(err error) error {
 		return &requestError{kind: errInvalid, field: pointer[0], detail: pointer[0]}
 	}
 	return &requestError{kind: errInvalid, detail: "body"}
+}
+
+// badIdentity returns the name of the first of the three filters that is set and invalid, or "".
+func badIdentity(id, prefix, trustDomain string) string {
+	if id != "" {
+		if parsed, err := spiffeid.FromString(id); err != nil || parsed.Path() == "" {
+			return "spiffe_id"
+		}
+	}
+	if prefix != "" {
+		if _, err := spiffeid.FromString(prefix); err != nil {
+			return "spiffe_id_prefix"
+		}
+	}
+	if trustDomain != "" {
+		if td, err := spiffeid.TrustDomainFromString(trustDomain); err != nil || td.Name() != trustDomain {
+			return "trust_domain"
+		}
+	}
+	return ""
+}
+
+// ourID reports whether an id is a UUID in the form that Brevet writes.
+func ourID(id string) bool {
+	parsed, err := uuid.Parse(id)
+	return err == nil && parsed.String() == id
+}
+
+func checkReason(reason string) error { return checkText("reason", reason) }
+
+// checkText limits the length of a caller's free text in bytes, and refuses text that contains a secret (H82).
+func checkText(field, text string) error {
+	switch {
+	case len(text) > maxReason:
+		return &requestError{kind: errInvalid, field: field, detail: field}
+	case secret.Shaped(text):
+		return &requestError{
+			kind: errInvalid, field: field, detail: field + "_secret",
+			why: "The text appears to contain a secret, and records are permanent. It was not stored. Send it without the secret.",
+		}
+	}
+	return nil
+}
+
+// maxReason and maxKey are the maximum length of a reason and of a key that the caller sends, in bytes. openapi.yaml can only
+// count characters.
+const maxReason, maxKey = 1000, 8 << 10
+
+// checkKeys limits the length of the caller's keys in bytes.
+func checkKeys(csr, publicKey string) error {
+	for _, key := range []struct{ member, text string }{{"csr", csr}, {"public_key", publicKey}} {
+		if len(key.text) > maxKey {
+			return &requestError{kind: errInvalid, field: key.member, detail: key.member}
+		}
+	}
+	return nil
+}
+
+// maxIdempotencyKey is the maximum length of a key in characters, without quotes.
+const maxIdempotencyKey = 255
+
+// idempotencyKey reads the value of the header: printable ASCII, or the same as a string of RFC 8941 (in double quotes, with a
+// backslash before quotes and backslashes). Both spellings are the same key. It returns "" if the caller sent no key.
+func idempotencyKey(r *http.Request) (string, error) {
+	bad := &requestError{kind: errParameter, field: "Idempotency-Key", detail: "idempotency_key"}
+	values := r.Header.Values("Idempotency-Key")
+	if len(values) == 0 {
+		return "", nil
+	}
+	key := values[0]
+	if strings.HasPrefix(key, `"`) {
+		unquoted, ok := unquote(key)
+		if !ok {
+			return "", bad
+		}
+		key = unquoted
+	}
+	if len(values) > 1 || key == "" || len(key) > maxIdempotencyKey {
+		return "", bad
+	}
+	for i := range len(key) {
+		if key[i] < ' ' || key[i] > '~' {
+			return "", bad
+		}
+	}
+	return key, nil
+}
+
+func unquote(s string) (string, bool) {
+	if len(s) < 2 || !strings.HasSuffix(s, `"`) {
+		return "", false
+	}
+	var b strings.Builder
+	inner := s[1 : len(s)-1]
+	for i := 0; i < len(inner); i++ {
+		switch inner[i] {
+		case '"':
+			return "", false
+		case '\\':
+			i++
+			if i == len(inner) || (inner[i] != '"' && inner[i] != '\\') {
+				return "", false
+			}
+		}
+		b.WriteByte(inner[i])
+	}
+	return b.String(), true
 }

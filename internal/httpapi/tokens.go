@@ -1,21 +1,21 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ratelimit"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 )
-
-// maxReason and maxKey are the maximum length of a reason and of a key that the caller sends, in bytes. openapi.yaml can only
-// count characters.
-const maxReason, maxKey = 1000, 8 << 10
 
 // pollAfter is the number of seconds between polls for a decision by people.
 const pollAfter = 5
@@ -58,16 +58,6 @@ func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueToken
 			return s.deliver(w, r, result)
 		})
 	})
-}
-
-// checkKeys limits the length of the caller's keys in bytes.
-func checkKeys(csr, publicKey string) error {
-	for _, key := range []struct{ member, text string }{{"csr", csr}, {"public_key", publicKey}} {
-		if len(key.text) > maxKey {
-			return &requestError{kind: errInvalid, field: key.member, detail: key.member}
-		}
-	}
-	return nil
 }
 
 // deliver writes a result: a credential, the state of a pending request, or the state of an earlier request. It returns a denial
@@ -229,4 +219,204 @@ func list(s []string) []string {
 		return []string{}
 	}
 	return s
+}
+
+// enter takes a place among the credentials that are issued at once. The caller must call leave to free it; more calls of leave
+// do nothing.
+func (s *Server) enter(who attest.Identity) (leave func(), err error) {
+	leave, err = s.issuing.Enter(who.ID().String())
+	switch {
+	case errors.Is(err, ratelimit.ErrKeyBusy):
+		return nil, &requestError{kind: errTooMany, detail: "lane"}
+	case err != nil:
+		return nil, &requestError{kind: errBusy, detail: "lane"}
+	}
+	return leave, nil
+}
+
+// RedeemRequest issues and delivers the credential of an approved request.
+func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ RedeemRequestParams) {
+	const operation = "redeemRequest"
+	serve(s, w, r, operation, func(who attest.Identity) error {
+		if !ourID(id) {
+			return &requestError{kind: broker.ErrNotFound, detail: "id"}
+		}
+		ask, err := readOrder[Redemption](s, w, r, who, operation)
+		if err != nil {
+			return err
+		}
+		if err := checkKeys(ask.Csr, ask.PublicKey); err != nil {
+			return err
+		}
+		leave, err := s.enter(who)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		claim := broker.Redemption{Request: id, CSR: ask.Csr, PublicKey: ask.PublicKey}
+		if claim.JKT, err = s.requireDPoP(w, r, who); err != nil {
+			return err
+		}
+		return notFound(s.cfg.Broker.RedeemApproval(r.Context(), who, claim, func(result broker.Result) error {
+			leave() // a caller that reads slowly must not hold a place
+			return s.deliver(w, r, result)
+		}), "id")
+	})
+}
+
+// WithdrawRequest withdraws one of the caller's own requests.
+func (s *Server) WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID) {
+	const operation = "withdrawRequest"
+	serve(s, w, r, operation, func(who attest.Identity) error {
+		if !ourID(id) {
+			return &requestError{kind: broker.ErrNotFound, detail: "id"}
+		}
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return err
+		}
+		if err := s.cfg.Broker.Withdraw(r.Context(), who, id); err != nil {
+			return notFound(err, "id")
+		}
+		writeNoContent(w)
+		return nil
+	})
+}
+
+// waitFor holds a call until one of the caller's requests is no longer pending, or until the time that the caller gave is over.
+func (s *Server) waitFor(w http.ResponseWriter, r *http.Request, v *broker.View, wait string) (*broker.View, error) {
+	longest, err := time.ParseDuration(wait)
+	if err != nil || v.Status != broker.StatusPending {
+		return v, nil
+	}
+	if err := http.NewResponseController(w).SetWriteDeadline(s.cfg.Now().Add(longest + writeTimeout)); err != nil &&
+		!errors.Is(err, http.ErrNotSupported) {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), longest)
+	defer cancel()
+	go func() {
+		select {
+		case <-s.closed:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	if !s.cfg.Broker.Await(ctx, v.ID, v.Subject.ID.String()) {
+		return v, nil
+	}
+	return s.cfg.Broker.Get(r.Context(), v.ID, broker.Reach{Subject: v.Subject.ID.String()})
+}
+
+// approvalOf returns which group decides, or decided, on a request.
+func approvalOf(v *broker.View) Approval {
+	return Approval{Group: v.ApprovalGroup, Quorum: v.ApprovalQuorum, BreakGlass: v.BreakGlass, Broken: v.Broken}
+}
+
+// rejection describes a request that people did not approve, or that has ended, in the same form as a denial by policy.
+func rejection(v *broker.View) *denial {
+	reason := string(v.Status)
+	people := "the group " + v.ApprovalGroup
+	if v.BreakGlass != "" {
+		people += " or " + v.BreakGlass
+	}
+	explanation := map[broker.Status]string{
+		broker.StatusRejected:  "A member of " + people + " denied the request.",
+		broker.StatusWithdrawn: "The request was withdrawn.",
+		broker.StatusExpired:   "The request expired before it was decided or redeemed.",
+	}[v.Status]
+	if explanation == "" {
+		reason, explanation = v.DecisionCode, v.Explanation
+	}
+	return &denial{
+		id: v.ID, reason: reason, explanation: strings.TrimSpace(explanation), policies: v.Policies, catalogue: v.Catalogue,
+		approvers: v.ApprovalGroup,
+	}
+}
+
+// GetRequest tells a caller the state of one of its own requests.
+func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, params GetRequestParams) {
+	serve(s, w, r, "getRequest", func(who attest.Identity) error {
+		v, err := s.find(r, who, id, broker.Reach{Subject: who.ID().String()})
+		if err != nil {
+			return err
+		}
+		if v, err = s.waitFor(w, r, v, params.Wait); err != nil {
+			return err
+		}
+		state := stateOf(v)
+		if state.InForce, err = s.cfg.Broker.Alive(r.Context(), v); err != nil {
+			return err
+		}
+		writeJSON(w, http.StatusOK, state)
+		return nil
+	})
+}
+
+func stateOf(v *broker.View) RequestState {
+	return RequestState{
+		ID: v.ID, Status: Status(v.Status), StatusDetail: v.StatusDetail, StatusAt: v.StatusTime,
+		Decision: Decision(v.Decision), DecisionCode: v.DecisionCode, Explanation: v.Explanation,
+		Scope: v.Scope, Task: v.Task, ExpiresAt: v.Expires,
+		Approval: approvalOf(v), VotesCast: v.Votes, RedeemedBy: v.RedeemedBy,
+	}
+}
+
+// ListScopes lists the scopes that a sandbox may request.
+func (s *Server) ListScopes(w http.ResponseWriter, r *http.Request) {
+	const operation = "listScopes"
+	serve(s, w, r, operation, func(who attest.Identity) error {
+		if err := s.rules.check(r, who, operation, nil); err != nil {
+			return err
+		}
+		if !s.offers.Allow(who.ID().String(), s.cfg.Now()) {
+			return &requestError{kind: errPace, detail: "pace"}
+		}
+		offers, catalogue := s.cfg.Broker.Offers(who)
+		list := ScopeList{Catalogue: catalogue, Scopes: make([]OfferedScope, len(offers))}
+		for i, offer := range offers {
+			list.Scopes[i] = offeredScope(offer)
+		}
+		writeJSON(w, http.StatusOK, list)
+		return nil
+	})
+}
+
+func offeredScope(offer scopes.Offer) OfferedScope {
+	scope := offer.Scope
+	out := OfferedScope{
+		Name: scope.Name, Title: scope.Title, Authority: string(scope.Authority), Params: make(map[string]ScopeParam, len(scope.Params)),
+		TTLDefault: seconds(scope.TTL.Default), TTLMax: seconds(scope.TTL.Max),
+		Approval: OfferedScopeApproval(offer.Approval), Credential: scope.Credential.Kind, Bind: BindNone,
+		Csr: scope.Credential.Kind == scopes.KindPKI && !scope.Credential.ServerKey,
+	}
+	if scope.Credential.Bind != "" {
+		out.Bind = OfferedScopeBind(scope.Credential.Bind)
+	}
+	for name, p := range scope.Params {
+		param := ScopeParam{Type: string(p.Type), Pattern: p.Pattern, MaxLength: p.MaxLength, Values: p.Values}
+		if p.Type == scopes.ParamInt {
+			param.Min, param.Max = &p.Min, &p.Max
+		}
+		out.Params[name] = param
+	}
+	for _, rule := range scope.Egress {
+		out.Egress = append(out.Egress, egressRule(rule))
+	}
+	return out
+}
+
+func egressRule(rule scopes.Egress) EgressRule {
+	if len(rule.Databases) > 0 {
+		return EgressRule{Hosts: rule.Hosts, Databases: rule.Databases}
+	}
+	as := EgressSendAs(rule.Send.As)
+	if as == "" {
+		as = SendBearer
+	}
+	return EgressRule{
+		Hosts: rule.Hosts, Methods: rule.Methods, Paths: rule.Paths,
+		Send: EgressSend{
+			As: as, Name: rule.Send.Name, User: rule.Send.User, Field: rule.Send.Field, Service: rule.Send.Service, Region: rule.Send.Region,
+		},
+	}
 }
