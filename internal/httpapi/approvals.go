@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/hex"
 	"net/http"
-	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/people"
@@ -13,16 +12,11 @@ import (
 
 // ListApprovals lists the requests that wait for a person.
 func (s *Server) ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams) {
-	const operation = "listApprovals"
-	serve(s, w, r, operation, func(who people.Person) error {
-		if err := s.rules.check(r, who, operation, nil); err != nil {
+	serve(s, w, r, "listApprovals", func(who people.Person) error {
+		if err := s.rules.check(r, who, nil); err != nil {
 			return err
 		}
-		limit := params.Limit
-		if limit == 0 {
-			limit = defaultLimit
-		}
-		cases, more, err := s.cfg.Broker.Waiting(r.Context(), who, limit)
+		cases, more, err := s.cfg.Broker.Waiting(r.Context(), who, cmp.Or(params.Limit, defaultLimit))
 		if err != nil {
 			return err
 		}
@@ -37,12 +31,8 @@ func (s *Server) ListApprovals(w http.ResponseWriter, r *http.Request, params Li
 
 // GetApproval shows one request and its votes to a person.
 func (s *Server) GetApproval(w http.ResponseWriter, r *http.Request, id ID) {
-	const operation = "getApproval"
-	serve(s, w, r, operation, func(who people.Person) error {
-		if !ourID(id) {
-			return &requestError{kind: broker.ErrNotFound, detail: "id"}
-		}
-		if err := s.rules.check(r, who, operation, nil); err != nil {
+	serve(s, w, r, "getApproval", func(who people.Person) error {
+		if err := s.rules.checkID(r, who, id); err != nil {
 			return err
 		}
 		c, err := s.cfg.Broker.ApprovalRequest(r.Context(), who, id)
@@ -56,12 +46,11 @@ func (s *Server) GetApproval(w http.ResponseWriter, r *http.Request, id ID) {
 
 // CastVote records a person's vote.
 func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
-	const operation = "castVote"
-	serve(s, w, r, operation, func(who people.Person) error {
+	serve(s, w, r, "castVote", func(who people.Person) error {
 		if !ourID(id) {
-			return &requestError{kind: broker.ErrNotFound, detail: "id"}
+			return unknown("id")
 		}
-		ask, err := readOrder[VoteRequest](s, w, r, who, operation)
+		ask, err := readOrder[VoteRequest](s, w, r, who)
 		if err != nil {
 			return err
 		}
@@ -69,7 +58,7 @@ func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 			Request: id, Verdict: broker.Verdict(ask.Verdict), Covers: broker.Cover(cmp.Or(ask.Covers, CoverRequest)), Note: ask.Note,
 		}
 		if n, err := hex.Decode(cast.Hash[:], []byte(ask.Hash)); err != nil || n != len(cast.Hash) {
-			return &requestError{kind: errInvalid, field: "hash", detail: "hash"}
+			return invalid("hash")
 		}
 		if err := checkText("note", ask.Note); err != nil {
 			return err
@@ -114,56 +103,4 @@ func (s *Server) caseOf(c *broker.ApprovalRequest) ApprovalCase {
 		})
 	}
 	return out
-}
-
-// WatchApprovals streams to a person which requests begin and stop waiting for them, as server-sent events.
-func (s *Server) WatchApprovals(w http.ResponseWriter, r *http.Request, params WatchApprovalsParams) {
-	const operation = "watchApprovals"
-	serve(s, w, r, operation, func(person people.Person) error {
-		if err := s.rules.check(r, person, operation, nil); err != nil {
-			return err
-		}
-		listener, err := s.cfg.Broker.Listen(r.Context(), person, params.LastEventID)
-		if err != nil {
-			return err
-		}
-		defer listener.Close()
-		out := &stream{w: w, control: http.NewResponseController(w), now: s.cfg.Now, id: params.LastEventID}
-		s.cutOff(r, s.tell(r, person, listener, out))
-		return nil
-	})
-}
-
-// tell writes events until the person's token expires, this replica shuts down, or the person disconnects.
-func (s *Server) tell(r *http.Request, person people.Person, listener *broker.Listener, out *stream) error {
-	if err := out.begin(); err != nil {
-		return err
-	}
-	alive := time.NewTicker(eventEvery)
-	defer alive.Stop()
-	over := time.NewTimer(person.Expires().Sub(s.cfg.Now()))
-	defer over.Stop()
-	for {
-		select {
-		case events, ok := <-listener.Events:
-			if !ok {
-				return errSlow
-			}
-			for _, e := range events {
-				if err := out.event(s, e); err != nil {
-					return err
-				}
-			}
-		case <-alive.C:
-			if err := out.write(": alive\n\n"); err != nil {
-				return err
-			}
-		case <-over.C:
-			return out.write(": your ID token has expired\n\n")
-		case <-s.closed:
-			return out.write(": this replica is shutting down\n\n")
-		case <-r.Context().Done():
-			return nil
-		}
-	}
 }

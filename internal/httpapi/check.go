@@ -39,13 +39,18 @@ func (s *Server) CheckCall(w http.ResponseWriter, r *http.Request) {
 	callOf(r).relayed = true
 	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
 	defer cancel()
+	h := w.Header()
 	granted, err := s.pass(ctx, r, gateway)
-	if err != nil {
-		s.keepOut(w, r, gateway, err)
+	if err != nil { // the caller of the forwarded call receives this problem
+		if c := challenge(r, err); c != "" {
+			h.Set("WWW-Authenticate", c)
+		}
+		p := s.refused(h, r, gateway, err)
+		s.metrics.checks.WithLabelValues(string(p.Code)).Inc()
+		writeProblem(w, p)
 		return
 	}
 	s.metrics.checks.WithLabelValues("allowed").Inc()
-	h := w.Header()
 	h.Set("X-Brevet-Subject", granted.Subject)
 	h.Set("X-Brevet-Actor", granted.Holder())
 	h.Set("X-Brevet-Task", granted.Task)
@@ -101,20 +106,16 @@ func (s *Server) pass(ctx context.Context, r *http.Request, gateway attest.Ident
 		return token.Claims{}, badToken(err)
 	}
 	err = s.cfg.Broker.Check(ctx, broker.Passage{PresentedToken: t, Call: call.Call, Proof: proof, By: gateway})
-	return t.Token, notPassed(err)
-}
-
-func notPassed(err error) error {
-	var closed *broker.NotOpened
-	switch {
-	case errors.As(err, &closed):
-		return &requestError{kind: broker.ErrNotOpened, detail: "egress", why: closed.Why}
-	case errors.Is(err, broker.ErrInactive):
-		return &requestError{kind: errToken, detail: "token_inactive", why: "The token is no longer valid."}
-	case errors.Is(err, dpop.ErrReplayed):
-		return badProof(err)
+	if closed, ok := errors.AsType[*broker.NotOpened](err); ok {
+		return t.Token, &requestError{kind: broker.ErrNotOpened, detail: "egress", why: closed.Why}
 	}
-	return err
+	switch {
+	case errors.Is(err, broker.ErrInactive):
+		return t.Token, &requestError{kind: errToken, detail: "token_inactive", why: "The token is no longer valid."}
+	case errors.Is(err, dpop.ErrReplayed):
+		return t.Token, badProof(err)
+	}
+	return t.Token, err
 }
 
 // Authorization schemes of access tokens.
@@ -132,14 +133,15 @@ func presented(r *http.Request) (scheme, raw string, err error) {
 			return known, raw, nil
 		}
 	}
-	return "", "", &requestError{kind: errToken, detail: "authorization_malformed", why: "The Authorization header must be Bearer or DPoP, followed by one token.", unsigned: true}
+	return "", "", &requestError{
+		kind: errToken, detail: "authorization_malformed", unsigned: true,
+		why: "The Authorization header must be Bearer or DPoP, followed by one token.",
+	}
 }
 
-// unsigned are the errors of tokens that anybody can forge.
-var unsigned = []error{token.ErrMalformed, token.ErrTooLarge, token.ErrAlgorithm, token.ErrKey, token.ErrSignature}
-
 func badProof(err error) error {
-	return &requestError{kind: errProof, detail: refusal.Reason(err), why: "The DPoP proof is not valid: " + strings.TrimPrefix(err.Error(), "dpop: ") + "."}
+	why := "The DPoP proof is not valid: " + strings.TrimPrefix(err.Error(), "dpop: ") + "."
+	return &requestError{kind: errProof, detail: refusal.Reason(err), why: why}
 }
 
 // badToken returns an error that tells the holder of a token what is wrong with it.
@@ -147,27 +149,23 @@ func badToken(err error) error {
 	if errors.Is(err, errKeys) {
 		return err
 	}
-	why := map[error]string{
-		token.ErrExpired: "The token has expired.", token.ErrAudience: "The token is for another audience.",
-		token.ErrNotYetValid: "The token is not valid yet.", token.ErrBinding: "The token is bound to a key that the caller did not prove.",
+	is := func(target error) bool { return errors.Is(err, target) }
+	bad := &requestError{kind: errToken, detail: refusal.Reason(err)}
+	switch {
+	case is(token.ErrExpired):
+		bad.why = "The token has expired."
+	case is(token.ErrAudience):
+		bad.why = "The token is for another audience."
+	case is(token.ErrNotYetValid):
+		bad.why = "The token is not valid yet."
+	case is(token.ErrBinding):
+		bad.why = "The token is bound to a key that the caller did not prove."
+	default:
+		bad.why = "The token is not an access token of this issuer."
+		forgeable := []error{token.ErrMalformed, token.ErrTooLarge, token.ErrAlgorithm, token.ErrKey, token.ErrSignature}
+		bad.unsigned = slices.ContainsFunc(forgeable, is)
 	}
-	for sentinel, text := range why {
-		if errors.Is(err, sentinel) {
-			return &requestError{kind: errToken, detail: refusal.Reason(err), why: text}
-		}
-	}
-	made := slices.ContainsFunc(unsigned, func(sentinel error) bool { return errors.Is(err, sentinel) })
-	return &requestError{kind: errToken, detail: refusal.Reason(err), why: "The token is not an access token of this issuer.", unsigned: made}
-}
-
-// keepOut answers a check with the problem that the caller of the forwarded call receives.
-func (s *Server) keepOut(w http.ResponseWriter, r *http.Request, gateway attest.Identity, err error) {
-	if c := challenge(r, err); c != "" {
-		w.Header().Set("WWW-Authenticate", c)
-	}
-	p := s.refused(w.Header(), r, gateway, err)
-	s.metrics.checks.WithLabelValues(string(p.Code)).Inc()
-	writeProblem(w, p)
+	return bad
 }
 
 // challenge returns the WWW-Authenticate value for an invalid token or DPoP proof (RFC 6750, section 3, and RFC 9449, section
@@ -222,15 +220,8 @@ var gateways = []gateway{
 
 const forwardedHost = "X-Forwarded-Host"
 
+// forwardedKey is the key of a check's X-Forwarded-Host in its context.
 type forwardedKey struct{}
-
-// keepForwarded saves X-Forwarded-Host of a check before unforwarded deletes it. It ignores other calls.
-func keepForwarded(r *http.Request) *http.Request {
-	if _, ok := checked(r); !ok {
-		return r
-	}
-	return r.WithContext(context.WithValue(r.Context(), forwardedKey{}, r.Header.Values(forwardedHost)))
-}
 
 // checked returns what follows checkPath in the request target, byte for byte, and whether the call is a check.
 func checked(r *http.Request) (target string, ok bool) {
@@ -258,18 +249,13 @@ func forwardedRequestOf(r *http.Request) (forwardedRequest, error) {
 	} else if target != "" {
 		return forwardedRequest{}, unclear("The check request itself must have no query.")
 	}
-	switch len(used) {
-	case 0:
+	if len(used) == 0 {
 		return forwardedRequest{}, unclear("The gateway headers do not describe a call.")
-	case 1:
-		return used[0].read(r, target)
-	default:
+	}
+	if len(used) > 1 {
 		return forwardedRequest{}, unclear("The headers describe the call in two ways at once.")
 	}
-}
-
-func (m gateway) read(r *http.Request, target string) (forwardedRequest, error) {
-	o := forwardedRequest{Call: scopes.Call{Method: r.Method, Host: r.Host, Path: target}}
+	m, o := used[0], forwardedRequest{Call: scopes.Call{Method: r.Method, Host: r.Host, Path: target}}
 	if m.method != "" {
 		var ok [3]bool
 		o.Method, ok[0] = sole(r, m.method)

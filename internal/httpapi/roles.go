@@ -28,36 +28,32 @@ type ResourceServer struct {
 	Audiences []string
 }
 
-// holders maps the workloads with a role to the trust domains and SPIFFE IDs at or below which they have it.
-type holders map[spiffeid.ID][]string
-
 // role is a role that workloads have by their SPIFFE IDs, and people by their groups.
 type role struct {
-	workloads holders
-	people    people.Role // empty if people cannot have the role
+	workloads map[spiffeid.ID][]string // the trust domains and SPIFFE IDs at or below which each has the role
+	people    people.Role              // empty if people cannot have the role
 }
 
 type roles struct{ auditor, admin, orchestrator role }
 
 func newRoles(cfg Config) roles {
+	held := func(all []Role) map[spiffeid.ID][]string {
+		by := map[spiffeid.ID][]string{}
+		for _, role := range all {
+			for _, td := range role.TrustDomains {
+				by[role.ID] = append(by[role.ID], td.IDString())
+			}
+			for _, id := range role.Within {
+				by[role.ID] = append(by[role.ID], id.String())
+			}
+		}
+		return by
+	}
 	return roles{
-		auditor:      role{holdersOf(cfg.Auditors), people.RoleAuditor},
-		admin:        role{holdersOf(cfg.Admins), people.RoleAdmin},
-		orchestrator: role{workloads: holdersOf(cfg.Orchestrators)},
+		auditor:      role{held(cfg.Auditors), people.RoleAuditor},
+		admin:        role{held(cfg.Admins), people.RoleAdmin},
+		orchestrator: role{workloads: held(cfg.Orchestrators)},
 	}
-}
-
-func holdersOf(all []Role) holders {
-	h := holders{}
-	for _, role := range all {
-		for _, td := range role.TrustDomains {
-			h[role.ID] = append(h[role.ID], td.IDString())
-		}
-		for _, id := range role.Within {
-			h[role.ID] = append(h[role.ID], id.String())
-		}
-	}
-	return h
 }
 
 // within returns where the caller has a role by the configuration.
@@ -155,18 +151,27 @@ type Bootstrap interface {
 // asAdmin returns where a caller is an admin: in within, or everywhere for the bootstrap admin while the period lasts. A call by
 // another admin ends the period.
 func (s *Server) asAdmin(r *http.Request, who caller, within []string) []string {
-	switch {
-	case len(within) > 0:
-		s.endBootstrap(r)
+	c := callOf(r)
+	if len(within) > 0 {
+		if s.cfg.Bootstrap == nil || s.bootstrapOver.Load() {
+			return within
+		}
+		// If this fails, the next call by an admin tries again, and the period ends by itself within an hour.
+		if err := s.cfg.Bootstrap.EndBootstrap(r.Context()); err != nil {
+			s.cfg.Log.ErrorContext(r.Context(), "bootstrap admin not disabled", "request_id", c.id, "error", err)
+			return within
+		}
+		s.bootstrapOver.Store(true)
 		return within
-	case !s.isBootstrap(who):
+	}
+	if !s.isBootstrap(who) {
 		return nil
 	}
 	end, on := s.bootstrap(r)
 	if !on {
 		return nil
 	}
-	if c := callOf(r); !c.bootstrap {
+	if !c.bootstrap {
 		c.bootstrap = true
 		s.cfg.Log.WarnContext(r.Context(), "bootstrap admin used",
 			"request_id", c.id, "operation", c.operation, "person", nameOf(who), "until", end)
@@ -190,93 +195,61 @@ func (s *Server) bootstrap(r *http.Request) (end time.Time, on bool) {
 	return end, on
 }
 
-// endBootstrap ends the period once. If that fails, the next call by an admin tries again, and the period ends by itself within
-// an hour.
-func (s *Server) endBootstrap(r *http.Request) {
-	if s.cfg.Bootstrap == nil || s.bootstrapOver.Load() {
-		return
-	}
-	if err := s.cfg.Bootstrap.EndBootstrap(r.Context()); err != nil {
-		s.cfg.Log.ErrorContext(r.Context(), "bootstrap admin not disabled", "request_id", callOf(r).id, "error", err)
-		return
-	}
-	s.bootstrapOver.Store(true)
-}
-
 // noRole returns the error for a caller without a role. It tells the bootstrap admin why the role no longer applies.
 func (s *Server) noRole(r *http.Request, who caller) error {
-	if !s.isBootstrap(who) {
-		return errNoRole
+	if s.isBootstrap(who) {
+		if end, on := s.bootstrap(r); !on && !end.IsZero() {
+			return &requestError{
+				kind: errNotAllowed, detail: "bootstrap_over",
+				why: "The bootstrap admin has been disabled since " + end.Format(time.RFC3339) +
+					". Map a group of the provider to the role admin in people.roles, and log in as a member of it.",
+			}
+		}
 	}
-	end, on := s.bootstrap(r)
-	if on || end.IsZero() {
-		return errNoRole
-	}
-	return &requestError{
-		kind: errNotAllowed, detail: "bootstrap_over",
-		why: "The bootstrap admin has been disabled since " + end.Format(time.RFC3339) + ". Map a group of the provider to the role admin in people.roles, and log in as a member of it.",
-	}
+	return errNoRole
 }
 
-// WhoAmI tells a caller its authenticated identity, and where it has which role.
+// WhoAmI tells a caller its authenticated identity, and where it has which role. Listing the admin role does not count as a call
+// by an admin, so it does not end bootstrap.
 func (s *Server) WhoAmI(w http.ResponseWriter, r *http.Request) {
-	const operation = "whoAmI"
-	serve(s, w, r, operation, func(who caller) error {
-		if err := s.rules.check(r, who, operation, nil); err != nil {
+	serve(s, w, r, "whoAmI", func(who caller) error {
+		if err := s.rules.check(r, who, nil); err != nil {
 			return err
 		}
-		out := Caller{Kind: CallerWorkload, ID: nameOf(who), Roles: s.rolesOf(r, who)}
+		out := Caller{Kind: CallerWorkload, ID: nameOf(who), Roles: []CallerRole{}}
 		if person, ok := who.(people.Person); ok {
 			out.Kind, out.Name, out.Groups = CallerPerson, person.Name(), person.Groups()
+		}
+		for _, held := range []struct {
+			role RoleName
+			of   role
+		}{
+			{RoleAdmin, s.roles.admin},
+			{RoleApprover, role{people: people.RoleApprover}},
+			{RoleAuditor, s.roles.auditor},
+			{RoleOrchestrator, s.roles.orchestrator},
+		} {
+			role := CallerRole{Role: held.role}
+			within := s.within(who, held.of)
+			if held.role == RoleAdmin && len(within) == 0 && s.isBootstrap(who) {
+				if end, on := s.bootstrap(r); on {
+					within, role.BootstrapUntil = []string{people.Everywhere}, end
+				}
+			}
+			reach := broker.ReachOf(s.everywhere(within))
+			for _, td := range reach.TrustDomains {
+				role.Within = append(role.Within, "spiffe://"+td)
+			}
+			role.Within = slices.Sorted(slices.Values(append(role.Within, reach.Within...)))
+			if len(role.Within) > 0 {
+				out.Roles = append(out.Roles, role)
+			}
+		}
+		if workload, ok := who.(attest.Identity); ok && len(s.audiences[workload.ID()]) > 0 {
+			audiences := slices.Sorted(slices.Values(s.audiences[workload.ID()]))
+			out.Roles = append(out.Roles, CallerRole{Role: RoleResourceServer, Within: []string{}, Audiences: audiences})
 		}
 		writeJSON(w, http.StatusOK, out)
 		return nil
 	})
-}
-
-// rolesOf lists the roles of a caller. Listing the admin role does not count as a call by an admin, so it does not end bootstrap.
-func (s *Server) rolesOf(r *http.Request, who caller) []CallerRole {
-	all := []CallerRole{}
-	for _, held := range []struct {
-		role RoleName
-		of   role
-	}{
-		{RoleAdmin, s.roles.admin},
-		{RoleApprover, role{people: people.RoleApprover}},
-		{RoleAuditor, s.roles.auditor},
-		{RoleOrchestrator, s.roles.orchestrator},
-	} {
-		role := CallerRole{Role: held.role}
-		within := s.within(who, held.of)
-		if held.role == RoleAdmin && len(within) == 0 && s.isBootstrap(who) {
-			if end, on := s.bootstrap(r); on {
-				within, role.BootstrapUntil = []string{people.Everywhere}, end
-			}
-		}
-		if role.Within = prefixesOf(broker.ReachOf(s.everywhere(within))); len(role.Within) > 0 {
-			all = append(all, role)
-		}
-	}
-	if audiences := s.audiencesOf(who); len(audiences) > 0 {
-		all = append(all, CallerRole{Role: RoleResourceServer, Within: []string{}, Audiences: audiences})
-	}
-	return all
-}
-
-// audiencesOf returns the audiences whose tokens the caller may introspect, sorted.
-func (s *Server) audiencesOf(who caller) []string {
-	workload, ok := who.(attest.Identity)
-	if !ok {
-		return nil
-	}
-	return slices.Sorted(slices.Values(s.audiences[workload.ID()]))
-}
-
-// prefixesOf returns the prefixes from which [broker.ReachOf] makes r.
-func prefixesOf(r broker.Reach) []string {
-	var all []string
-	for _, td := range r.TrustDomains {
-		all = append(all, "spiffe://"+td)
-	}
-	return slices.Sorted(slices.Values(append(all, r.Within...)))
 }

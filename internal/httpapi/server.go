@@ -107,7 +107,7 @@ type Server struct {
 	audiences map[spiffeid.ID][]string
 	cursors   *cursors
 	nonces    *dpop.Nonces
-	rules     *rules
+	rules     rules
 	health    *health
 	metrics   *metrics
 	router    *chi.Mux
@@ -136,12 +136,16 @@ func New(cfg Config) (*Server, error) {
 	if cfg.JWKSMaxAge == 0 {
 		cfg.JWKSMaxAge = time.Minute
 	}
-	s := &Server{cfg: cfg, hosts: map[string]bool{}, roles: newRoles(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{}), conns: connections{open: map[net.Conn]*openConnection{}}}
-	s.pace = ratelimit.New(callsPerSecond, callsAtOnce)
-	s.polls = ratelimit.New(pollsPerSecond, 1)
-	s.issuing = ratelimit.NewSemaphore(issuedAtOnce*max(2, runtime.GOMAXPROCS(0)), issuedAtOnce)
-	s.offers = ratelimit.New(offersPerSecond, offersAtOnce)
-	s.reports = ratelimit.New(reportsPerSecond, reportsAtOnce)
+	s := &Server{
+		cfg: cfg, hosts: map[string]bool{}, roles: newRoles(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{}),
+		conns:   connections{open: map[net.Conn]*openConnection{}},
+		health:  &health{checks: cfg.Ready, log: cfg.Log, now: cfg.Now},
+		pace:    ratelimit.New(callsPerSecond, callsAtOnce),
+		polls:   ratelimit.New(pollsPerSecond, 1),
+		offers:  ratelimit.New(offersPerSecond, offersAtOnce),
+		reports: ratelimit.New(reportsPerSecond, reportsAtOnce),
+		issuing: ratelimit.NewSemaphore(issuedAtOnce*max(2, runtime.GOMAXPROCS(0)), issuedAtOnce),
+	}
 	for _, rs := range cfg.ResourceServers {
 		s.audiences[rs.ID] = append(s.audiences[rs.ID], rs.Audiences...)
 	}
@@ -161,7 +165,6 @@ func New(cfg Config) (*Server, error) {
 	if s.metrics, err = newMetrics(cfg.Registry); err != nil {
 		return nil, err
 	}
-	s.health = &health{checks: cfg.Ready, log: cfg.Log, now: cfg.Now}
 	s.router = s.routes()
 	s.handler = s.observed(s.router)
 	return s, nil
@@ -197,7 +200,7 @@ func (cfg Config) check() error {
 func (s *Server) routes() *chi.Mux {
 	mux := chi.NewRouter()
 	mux.NotFound(func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, nobody, &requestError{kind: errNoRoute, detail: "path"})
+		s.fail(w, r, nobody, unknown("path"))
 	})
 	mux.MethodNotAllowed(s.methodNotAllowed)
 	if issuer, _ := s.issuerURL(); strings.Trim(issuer.Path, "/") != "" {
@@ -245,9 +248,6 @@ const (
 	healthLife = time.Second
 )
 
-// going is the state of a replica that is about to stop, regardless of its checks.
-var going = Health{Status: HealthFailing, Checks: map[string]HealthStatus{"running": HealthFailing}}
-
 // health runs the readiness checks, at most once per healthLife.
 type health struct {
 	checks []Check
@@ -262,15 +262,12 @@ type health struct {
 func (h *health) state(ctx context.Context) Health {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if now := h.now(); h.at.IsZero() || now.Sub(h.at) >= healthLife {
-		// Other callers share the result, so the first caller must not be able to cancel it.
-		h.last, h.at = h.probe(context.WithoutCancel(ctx)), now
+	now := h.now()
+	if !h.at.IsZero() && now.Sub(h.at) < healthLife {
+		return h.last
 	}
-	return h.last
-}
-
-func (h *health) probe(ctx context.Context) Health {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	// Other callers share the result, so the first caller must not be able to cancel it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
 	defer cancel()
 	failures := make([]error, len(h.checks))
 	var wg sync.WaitGroup
@@ -278,15 +275,15 @@ func (h *health) probe(ctx context.Context) Health {
 		wg.Go(func() { failures[i] = check.Probe(ctx) })
 	}
 	wg.Wait()
-	out := Health{Status: HealthOK, Checks: map[string]HealthStatus{}}
+	h.last, h.at = Health{Status: HealthOK, Checks: map[string]HealthStatus{}}, now
 	for i, check := range h.checks {
-		out.Checks[check.Name] = HealthOK
+		h.last.Checks[check.Name] = HealthOK
 		if failures[i] != nil {
-			out.Status, out.Checks[check.Name] = HealthFailing, HealthFailing
+			h.last.Status, h.last.Checks[check.Name] = HealthFailing, HealthFailing
 			h.log.WarnContext(ctx, "readiness check failing", "check", check.Name, "error", failures[i])
 		}
 	}
-	return out
+	return h.last
 }
 
 // Live reports that the process answers.
@@ -298,7 +295,8 @@ func (s *Server) Live(w http.ResponseWriter, r *http.Request) {
 // Ready reports for each check whether it passes, but not why.
 func (s *Server) Ready(w http.ResponseWriter, r *http.Request) {
 	s.begin(r, "ready")
-	state, status := going, http.StatusOK
+	// A replica that is about to stop is not ready, regardless of its checks.
+	state, status := Health{Status: HealthFailing, Checks: map[string]HealthStatus{"running": HealthFailing}}, http.StatusOK
 	if !s.leaving.Load() {
 		state = s.health.state(r.Context())
 	}
