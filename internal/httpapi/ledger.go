@@ -130,9 +130,9 @@ func (s *Server) withRole(w http.ResponseWriter, r *http.Request, operation stri
 		case nil:
 			writeNoContent(w)
 		case string:
-			writeBytes(w, "text/plain; charset=utf-8", []byte(answer))
+			writeBytes(w, "text/plain; charset=utf-8", "no-store", []byte(answer))
 		case []byte:
-			writeBytes(w, "application/octet-stream", answer)
+			writeBytes(w, "application/octet-stream", "no-store", answer)
 		default:
 			writeJSON(w, http.StatusOK, answer)
 		}

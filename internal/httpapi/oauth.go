@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -278,6 +277,6 @@ func (s *Server) GetResourceMetadata(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) writeMetadata(w http.ResponseWriter, metadata any) {
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "public, max-age="+strconv.FormatInt(seconds(s.cfg.JWKSMaxAge), 10))
+	w.Header().Set("Cache-Control", cached(s.cfg.JWKSMaxAge))
 	writeBody(w, http.StatusOK, metadata)
 }

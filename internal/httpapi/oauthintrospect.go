@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -171,7 +170,7 @@ func (s *Server) GetStatusList(w http.ResponseWriter, r *http.Request, id string
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/statuslist+jwt")
-	h.Set("Cache-Control", "public, max-age="+strconv.FormatInt(seconds(broker.StatusListTTL), 10))
+	h.Set("Cache-Control", cached(broker.StatusListTTL))
 	h.Set("ETag", `"`+list.Tag+`"`)
 	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(list.Token))
 }

@@ -374,8 +374,13 @@ func causeOf(detail string) string {
 	return ""
 }
 
-func writeBytes(w http.ResponseWriter, mediaType string, body []byte) {
-	w.Header().Set("Cache-Control", "no-store")
+// cached is the Cache-Control of a response that anybody may store for that long.
+func cached(life time.Duration) string {
+	return "public, max-age=" + strconv.FormatInt(seconds(life), 10)
+}
+
+func writeBytes(w http.ResponseWriter, mediaType, cacheControl string, body []byte) {
+	w.Header().Set("Cache-Control", cacheControl)
 	w.Header().Set("Content-Type", mediaType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	_, _ = w.Write(body)

@@ -227,19 +227,13 @@ func (s *Server) GetKeys(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, nobody, fmt.Errorf("%w: %w", errKeys, err))
 		return
 	}
-	w.Header().Set("Content-Type", "application/jwk-set+json")
-	w.Header().Set("Cache-Control", "public, max-age="+strconv.FormatInt(seconds(s.cfg.JWKSMaxAge), 10))
-	w.Header().Set("Content-Length", strconv.Itoa(len(keys)))
-	_, _ = w.Write(keys)
+	writeBytes(w, "application/jwk-set+json", cached(s.cfg.JWKSMaxAge), keys)
 }
 
 // GetSpec serves openapi.yaml.
 func (s *Server) GetSpec(w http.ResponseWriter, r *http.Request) {
 	s.begin(r, "getSpec")
-	w.Header().Set("Content-Type", "application/yaml")
-	w.Header().Set("Cache-Control", "public, max-age=300")
-	w.Header().Set("Content-Length", strconv.Itoa(len(Spec)))
-	_, _ = w.Write(Spec)
+	writeBytes(w, "application/yaml", cached(5*time.Minute), Spec)
 }
 
 const (
