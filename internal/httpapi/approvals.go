@@ -13,16 +13,11 @@ import (
 
 // ListApprovals lists the requests that wait for a person.
 func (s *Server) ListApprovals(w http.ResponseWriter, r *http.Request, params ListApprovalsParams) {
-	const operation = "listApprovals"
-	serve(s, w, r, operation, func(who people.Person) error {
-		if err := s.rules.check(r, who, operation, nil); err != nil {
+	serve(s, w, r, "listApprovals", func(who people.Person) error {
+		if err := s.rules.check(r, who, nil); err != nil {
 			return err
 		}
-		limit := params.Limit
-		if limit == 0 {
-			limit = defaultLimit
-		}
-		cases, more, err := s.cfg.Broker.Waiting(r.Context(), who, limit)
+		cases, more, err := s.cfg.Broker.Waiting(r.Context(), who, cmp.Or(params.Limit, defaultLimit))
 		if err != nil {
 			return err
 		}
@@ -37,12 +32,8 @@ func (s *Server) ListApprovals(w http.ResponseWriter, r *http.Request, params Li
 
 // GetApproval shows one request and its votes to a person.
 func (s *Server) GetApproval(w http.ResponseWriter, r *http.Request, id ID) {
-	const operation = "getApproval"
-	serve(s, w, r, operation, func(who people.Person) error {
-		if !ourID(id) {
-			return &requestError{kind: broker.ErrNotFound, detail: "id"}
-		}
-		if err := s.rules.check(r, who, operation, nil); err != nil {
+	serve(s, w, r, "getApproval", func(who people.Person) error {
+		if err := s.rules.checkID(r, who, id); err != nil {
 			return err
 		}
 		c, err := s.cfg.Broker.ApprovalRequest(r.Context(), who, id)
@@ -56,12 +47,11 @@ func (s *Server) GetApproval(w http.ResponseWriter, r *http.Request, id ID) {
 
 // CastVote records a person's vote.
 func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
-	const operation = "castVote"
-	serve(s, w, r, operation, func(who people.Person) error {
+	serve(s, w, r, "castVote", func(who people.Person) error {
 		if !ourID(id) {
-			return &requestError{kind: broker.ErrNotFound, detail: "id"}
+			return unknown("id")
 		}
-		ask, err := readOrder[VoteRequest](s, w, r, who, operation)
+		ask, err := readOrder[VoteRequest](s, w, r, who)
 		if err != nil {
 			return err
 		}
@@ -69,7 +59,7 @@ func (s *Server) CastVote(w http.ResponseWriter, r *http.Request, id ID) {
 			Request: id, Verdict: approval.Verdict(ask.Verdict), Covers: approval.Cover(cmp.Or(ask.Covers, CoverRequest)), Note: ask.Note,
 		}
 		if n, err := hex.Decode(cast.Hash[:], []byte(ask.Hash)); err != nil || n != len(cast.Hash) {
-			return &requestError{kind: errInvalid, field: "hash", detail: "hash"}
+			return invalid("hash")
 		}
 		if err := checkText("note", ask.Note); err != nil {
 			return err

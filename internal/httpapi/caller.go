@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
@@ -16,7 +17,10 @@ import (
 )
 
 // caller is an attest.Identity or a people.Person. No other type represents an authenticated caller.
-type caller interface{ IsZero() bool }
+type caller interface {
+	IsZero() bool
+	Expires() time.Time
+}
 
 // authenticate returns the caller: a workload with an SVID, or a person with an ID token and nothing else. Every operation under
 // /v1 begins with it. The attest and people packages verify their kind of proof in full. A token that both would accept
@@ -58,8 +62,10 @@ func serve[T caller](s *Server, w http.ResponseWriter, r *http.Request, operatio
 	if err == nil {
 		if allowed, ok := who.(T); ok {
 			err = handle(allowed)
+		} else if _, ok := who.(people.Person); ok {
+			err = &requestError{kind: errNotAllowed, detail: "person"}
 		} else {
-			err = wrongKind(who)
+			err = &requestError{kind: errNotAllowed, detail: "workload"}
 		}
 	}
 	if err != nil {
@@ -67,49 +73,30 @@ func serve[T caller](s *Server, w http.ResponseWriter, r *http.Request, operatio
 	}
 }
 
-func wrongKind(who caller) error {
-	detail := "workload"
-	if _, ok := who.(people.Person); ok {
-		detail = "person"
-	}
-	return &requestError{kind: errNotAllowed, detail: detail}
-}
-
-func workloadOf(who caller) (attest.Identity, error) {
-	workload, ok := who.(attest.Identity)
-	if !ok {
-		return attest.Identity{}, wrongKind(who)
-	}
-	return workload, nil
-}
-
 // delegator returns the person whose ID token a sandbox presents in member, to request on their behalf. It returns nil if idToken
 // is empty. The token does not authenticate the caller.
 func (s *Server) delegator(ctx context.Context, member, idToken string) (*scopes.User, error) {
-	bad := &requestError{kind: errInvalid, field: member, detail: refusal.Reason(people.ErrNoDelegation)}
-	switch {
-	case idToken == "":
+	if idToken == "" {
 		return nil, nil //nolint:nilnil // on nobody's behalf
-	case s.cfg.People == nil:
-		bad.why = noDelegation
-		return nil, bad
 	}
-	person, err := s.cfg.People.Delegator(ctx, idToken)
-	bad.detail = refusal.Reason(err)
+	var person people.Person
+	err := people.ErrNoDelegation
+	if s.cfg.People != nil {
+		person, err = s.cfg.People.Delegator(ctx, idToken)
+	}
+	bad := &requestError{kind: errInvalid, field: member, detail: refusal.Reason(err)}
 	switch {
+	case err == nil:
+		return &scopes.User{ID: person.ID(), Groups: person.Groups(), Until: person.Expires()}, nil
 	case errors.Is(err, people.ErrProviderUnavailable):
 		return nil, &requestError{kind: errProvider, detail: bad.detail}
 	case errors.Is(err, people.ErrNoDelegation):
-		bad.why = noDelegation
-		return nil, bad
-	case err != nil: // only the record says why
+		bad.why = "is not supported: the operator has configured no delegation audience"
+	default: // only the record says why
 		bad.why = "is not a valid ID token of a person for delegation"
-		return nil, bad
 	}
-	return &scopes.User{ID: person.ID(), Groups: person.Groups(), Until: person.Expires()}, nil
+	return nil, bad
 }
-
-const noDelegation = "is not supported: the operator has configured no delegation audience"
 
 // nameOf returns the SPIFFE ID of a workload, or the id of a person.
 func nameOf(who caller) string { return actorOf(who).ID() }
@@ -136,52 +123,31 @@ func (s *Server) requireDPoP(w http.ResponseWriter, r *http.Request, who attest.
 		return "", nil
 	}
 	s.giveNonce(w.Header())
-	p, err := dpop.Check(values, dpop.Expected{
-		Method: r.Method, URLs: s.addresses(r.URL.EscapedPath()), Now: s.cfg.Now(), Nonces: s.nonces,
-	})
+	// The Host header does not count: with another port in it, the server would accept proofs made for the service at that port.
+	path := r.URL.EscapedPath()
+	_, root := s.issuerURL()
+	urls := []string{root + path}
+	for _, host := range s.cfg.Hosts {
+		urls = append(urls, "https://"+host+path)
+	}
+	p, err := dpop.Check(values, dpop.Expected{Method: r.Method, URLs: urls, Now: s.cfg.Now(), Nonces: s.nonces})
 	if err == nil {
 		err = s.cfg.Broker.UseProof(r.Context(), who.ID().String(), p)
 	}
+	name := CodeInvalidDPoPProof
 	switch {
 	case err == nil:
 		return p.Thumbprint, nil
 	case errors.Is(err, dpop.ErrNonce):
-		err = &requestError{kind: errNonce, detail: refusal.Reason(err)}
+		name, err = CodeUseDPoPNonce, &requestError{kind: errNonce, detail: refusal.Reason(err)}
 	case errors.Is(err, dpop.ErrCrowded), errors.Is(err, broker.ErrLedgerUnavailable):
 		return "", err
 	default:
 		err = &requestError{kind: errProof, detail: refusal.Reason(err), why: strings.TrimPrefix(err.Error(), "dpop: ")}
 	}
-	w.Header().Set("WWW-Authenticate", proofChallenge(err))
+	w.Header().Set("WWW-Authenticate", `DPoP error="`+string(name)+`", algs="`+dpop.Algorithms+`"`) // RFC 9449, section 7.1
 	return "", err
-}
-
-// proofChallenge returns the WWW-Authenticate value for a missing or invalid proof (RFC 9449, section 7.1).
-func proofChallenge(err error) string {
-	name := CodeInvalidDPoPProof
-	if errors.Is(err, errNonce) {
-		name = CodeUseDPoPNonce
-	}
-	return `DPoP error="` + string(name) + `", algs="` + dpop.Algorithms + `"`
 }
 
 // giveNonce sets the nonce for the caller's next proof.
 func (s *Server) giveNonce(h http.Header) { h.Set(dpop.NonceHeader, s.nonces.At(s.cfg.Now())) }
-
-// addresses returns the URLs of a path under each configured host. It ignores the Host header: with another port in it, the
-// server would accept proofs made for the service at that port.
-func (s *Server) addresses(path string) []string {
-	_, root := s.issuerURL()
-	all := []string{root + path}
-	for _, host := range s.cfg.Hosts {
-		all = append(all, "https://"+host+path)
-	}
-	return all
-}
-
-// wantsProof gives a nonce to a caller whose request was denied because it had no proof.
-func (s *Server) wantsProof(h http.Header, d scopes.Decision) {
-	if d.Reason == scopes.ReasonProofRequired {
-		s.giveNonce(h)
-	}
-}

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"path"
@@ -9,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/brevet-dev/brevet/internal/ratelimit"
 	. "github.com/brevet-dev/brevet/openapi"
@@ -41,22 +41,21 @@ func callOf(r *http.Request) *call { return r.Context().Value(callKey{}).(*call)
 // observed wraps the router in what every call gets: a trace, a request id, a log line, metrics, and recovery from panics.
 func (s *Server) observed(next http.Handler) http.Handler {
 	_, untraced := otel.GetTracerProvider().(noop.TracerProvider)
-	return unforwarded(otelhttp.NewHandler(s.noted(s.guarded(next)), "none",
+	traced := otelhttp.NewHandler(s.noted(s.guarded(next)), "none",
 		// A span costs the same whether or not it is exported, so none is created without a tracer provider.
 		otelhttp.WithFilter(func(*http.Request) bool { return !untraced }),
 		// A sandbox may name its trace in the call. The span links to that trace, and drops its baggage.
 		otelhttp.WithPublicEndpointFn(func(*http.Request) bool { return true }),
-		otelhttp.WithPropagators(propagation.TraceContext{})))
-}
-
-// unforwarded deletes the headers in which a caller claims where it comes from, before a library trusts them (H29).
-func unforwarded(next http.Handler) http.Handler {
+		otelhttp.WithPropagators(propagation.TraceContext{}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r = keepForwarded(r)
-		for _, header := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
+		if _, ok := checked(r); ok {
+			r = r.WithContext(context.WithValue(r.Context(), forwardedKey{}, r.Header.Values(forwardedHost)))
+		}
+		// In these headers a caller claims where it comes from. They go before a library trusts them (H29).
+		for _, header := range []string{"Forwarded", "X-Forwarded-For", forwardedHost, "X-Forwarded-Proto", "X-Real-Ip"} {
 			r.Header.Del(header)
 		}
-		next.ServeHTTP(w, r)
+		traced.ServeHTTP(w, r)
 	})
 }
 
@@ -69,8 +68,13 @@ func (s *Server) noted(next http.Handler) http.Handler {
 		out, start := middleware.NewWrapResponseWriter(w, r.ProtoMajor), s.cfg.Now()
 		s.metrics.inFlight.Inc()
 		defer func() {
+			took := s.cfg.Now().Sub(start)
 			s.metrics.inFlight.Dec()
-			s.note(r, out, s.cfg.Now().Sub(start))
+			s.metrics.requests.WithLabelValues(c.operation, strconv.Itoa(out.Status())).Inc()
+			s.metrics.duration.WithLabelValues(c.operation).Observe(took.Seconds())
+			s.cfg.Log.InfoContext(r.Context(), "call answered",
+				"request_id", c.id, "operation", c.operation, "status", out.Status(), "code", string(c.code),
+				"bytes", out.BytesWritten(), "duration_ms", took.Milliseconds(), "remote", ratelimit.RemoteIP(r))
 		}()
 		h := out.Header()
 		h.Set("Request-Id", c.id)
@@ -85,28 +89,22 @@ func (s *Server) noted(next http.Handler) http.Handler {
 	})
 }
 
-func (s *Server) note(r *http.Request, out middleware.WrapResponseWriter, took time.Duration) {
-	c := callOf(r)
-	s.metrics.requests.WithLabelValues(c.operation, strconv.Itoa(out.Status())).Inc()
-	s.metrics.duration.WithLabelValues(c.operation).Observe(took.Seconds())
-	s.cfg.Log.InfoContext(r.Context(), "call answered",
-		"request_id", c.id, "operation", c.operation, "status", out.Status(), "code", string(c.code),
-		"bytes", out.BytesWritten(), "duration_ms", took.Milliseconds(), "remote", ratelimit.RemoteIP(r))
-}
-
 // guarded refuses calls that must not reach the router, and turns a panic into a problem.
 func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer s.recovered(w, r)
 		_, check := checked(r)
+		// Load balancers and kubelets probe by address, and the response is the same for every host name.
+		probe := r.URL.Path == "/livez" || r.URL.Path == "/readyz"
 		switch {
 		case check:
 			// An unusual host, path or origin belongs to the forwarded call, not to this one.
 			s.CheckCall(w, r)
-		case !s.ourHost(r.Host) && !probes(r):
+		case !s.ourHost(r.Host) && !probe:
 			s.fail(w, r, nobody, &requestError{kind: errMisdirected, detail: "host"})
-		case !plainPath(r):
-			s.fail(w, r, nobody, &requestError{kind: errNoRoute, detail: "path_form"})
+		case r.URL.RawPath != "" || r.URL.EscapedPath() != r.URL.Path || path.Clean(r.URL.Path) != r.URL.Path:
+			// The path has another spelling: escapes, empty or dotted segments, or a trailing slash.
+			s.fail(w, r, nobody, unknown("path_form"))
 		case foreignPage(r):
 			s.fail(w, r, nobody, &requestError{kind: errForeignPage, detail: "cross_origin"})
 		default:
@@ -114,10 +112,6 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 		}
 	})
 }
-
-// probes reports whether a call is a health probe. Load balancers and kubelets probe by address, and the response is the same for
-// every host name.
-func probes(r *http.Request) bool { return r.URL.Path == "/livez" || r.URL.Path == "/readyz" }
 
 // recovered answers a call whose handler panicked. The panic value may contain anything, so the log gets only its type and the
 // stack, which shows arguments as addresses.
@@ -149,12 +143,6 @@ func (s *Server) ourHost(host string) bool {
 	return found && s.hosts[name]
 }
 
-// plainPath reports whether a path has only one spelling: no escapes, no empty or dotted segments, no trailing slash.
-func plainPath(r *http.Request) bool {
-	p := r.URL.Path
-	return r.URL.RawPath == "" && r.URL.EscapedPath() == p && path.Clean(p) == p
-}
-
 // foreignPage reports whether a browser sends this call for a page of another site, or shows the response in a frame (H91). This
 // API is not for browsers, and credentials that a browser adds by itself must never cast a vote.
 func foreignPage(r *http.Request) bool {
@@ -175,17 +163,35 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if len(allowed) == 0 {
-		s.fail(w, r, nobody, &requestError{kind: errNoRoute, detail: "path"})
+		s.fail(w, r, nobody, unknown("path"))
 		return
 	}
 	w.Header().Set("Allow", strings.Join(allowed, ", "))
 	s.fail(w, r, nobody, &requestError{kind: errMethod, detail: "method"})
 }
 
+// parameterError answers a call whose parameters the generated code could not bind. It runs before the operation, so it
+// authenticates the caller first, like an operation.
+func (s *Server) parameterError(w http.ResponseWriter, r *http.Request, cause error) {
+	operation, pattern := "none", chi.RouteContext(r.Context()).RoutePattern()
+	for id, rule := range s.rules {
+		if rule.Method == r.Method && rule.Path == pattern {
+			operation = id
+		}
+	}
+	serve(s, w, r, operation, func(caller) error {
+		f := &requestError{kind: errParameter, detail: "parameter_form"}
+		if missing, ok := errors.AsType[*RequiredParamError](cause); ok {
+			f.field, f.why = missing.ParamName, missing.ParamName+" is missing"
+		}
+		return f
+	})
+}
+
 // begin records the operation of a call.
 func (s *Server) begin(r *http.Request, operation string) {
 	callOf(r).operation = operation
-	if route, ok := s.rules.routes[operation]; ok {
-		trace.SpanFromContext(r.Context()).SetName(route.Method + " " + route.Path)
+	if rule, ok := s.rules[operation]; ok {
+		trace.SpanFromContext(r.Context()).SetName(rule.Method + " " + rule.Path)
 	}
 }

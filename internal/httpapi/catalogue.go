@@ -1,7 +1,7 @@
 package httpapi
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"net/http"
 	"regexp"
@@ -18,22 +18,6 @@ const mostProblems = 100
 
 var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// badCatalogue contains the problems of a catalogue that an admin sent.
-type badCatalogue struct { //nolint:errname // it reads as what was sent
-	requestError
-	problems scopes.Problems
-}
-
-// Unwrap returns the underlying request error.
-func (c *badCatalogue) Unwrap() error { return &c.requestError }
-
-// tell adds the problems to the response. They quote the catalogue, but only to the caller that sent it.
-func (c *badCatalogue) tell(p *Problem) {
-	for _, one := range c.problems[:min(len(c.problems), mostProblems)] {
-		p.Problems = append(p.Problems, CatalogueProblem{File: one.File, Line: one.Line, What: one.What})
-	}
-}
-
 // forCatalogue authenticates the caller, and checks that it has the role to read or change the catalogue in every trust domain,
 // because the catalogue concerns all of them. It answers with what do returns. actor is the caller's name in the record.
 func (s *Server) forCatalogue(
@@ -48,30 +32,23 @@ func (s *Server) forCatalogue(
 			return err
 		}
 		status, body, err := do(who, actorOf(who).ID())
-		if err != nil {
-			return aboutCatalogue(err)
+		switch {
+		case errors.Is(err, broker.ErrOtherCatalogue):
+			return &requestError{kind: broker.ErrOtherCatalogue, field: "If-Match", detail: "if_match"}
+		case errors.Is(err, broker.ErrOwnProposal):
+			return &requestError{kind: broker.ErrOwnProposal, detail: "own_proposal"}
+		case err != nil:
+			return notFound(err, "digest")
 		}
 		writeJSON(w, status, body)
 		return nil
 	})
 }
 
-// aboutCatalogue adds to an error why a change failed, for the record.
-func aboutCatalogue(err error) error {
-	switch {
-	case errors.Is(err, broker.ErrOtherCatalogue):
-		return &requestError{kind: broker.ErrOtherCatalogue, field: "If-Match", detail: "if_match"}
-	case errors.Is(err, broker.ErrOwnProposal):
-		return &requestError{kind: broker.ErrOwnProposal, detail: "own_proposal"}
-	}
-	return notFound(err, "digest")
-}
-
 // GetCatalogue returns the catalogue in force.
 func (s *Server) GetCatalogue(w http.ResponseWriter, r *http.Request) {
-	const operation = "getCatalogue"
-	s.forCatalogue(w, r, operation, func(who caller, _ string) (int, any, error) {
-		if err := s.rules.check(r, who, operation, nil); err != nil {
+	s.forCatalogue(w, r, "getCatalogue", func(who caller, _ string) (int, any, error) {
+		if err := s.rules.check(r, who, nil); err != nil {
 			return 0, nil, err
 		}
 		head, files, err := s.cfg.Broker.CatalogueInForce(r.Context())
@@ -87,12 +64,11 @@ func (s *Server) GetCatalogue(w http.ResponseWriter, r *http.Request) {
 
 // GetCatalogueFiles returns the files of any stored catalogue.
 func (s *Server) GetCatalogueFiles(w http.ResponseWriter, r *http.Request, digest Digest) {
-	const operation = "getCatalogueFiles"
-	s.forCatalogue(w, r, operation, func(who caller, _ string) (int, any, error) {
+	s.forCatalogue(w, r, "getCatalogueFiles", func(who caller, _ string) (int, any, error) {
 		if !digestForm.MatchString(digest) {
 			return 0, nil, broker.ErrNotFound
 		}
-		if err := s.rules.check(r, who, operation, nil); err != nil {
+		if err := s.rules.check(r, who, nil); err != nil {
 			return 0, nil, err
 		}
 		files, err := s.cfg.Broker.CatalogueFiles(r.Context(), digest)
@@ -102,16 +78,11 @@ func (s *Server) GetCatalogueFiles(w http.ResponseWriter, r *http.Request, diges
 
 // ListCatalogueChanges lists the changes of the catalogue, with proposals and decisions.
 func (s *Server) ListCatalogueChanges(w http.ResponseWriter, r *http.Request, params ListCatalogueChangesParams) {
-	const operation = "listCatalogueChanges"
-	s.forCatalogue(w, r, operation, func(who caller, _ string) (int, any, error) {
-		if err := s.rules.check(r, who, operation, nil); err != nil {
+	s.forCatalogue(w, r, "listCatalogueChanges", func(who caller, _ string) (int, any, error) {
+		if err := s.rules.check(r, who, nil); err != nil {
 			return 0, nil, err
 		}
-		limit := params.Limit
-		if limit == 0 {
-			limit = defaultLimit
-		}
-		changes, err := s.cfg.Broker.CatalogueChanges(r.Context(), limit)
+		changes, err := s.cfg.Broker.CatalogueChanges(r.Context(), cmp.Or(params.Limit, defaultLimit))
 		out := CatalogueHistory{Changes: make([]CatalogueChange, 0, len(changes))}
 		for _, c := range changes {
 			out.Changes = append(out.Changes, changeOf(c))
@@ -122,9 +93,8 @@ func (s *Server) ListCatalogueChanges(w http.ResponseWriter, r *http.Request, pa
 
 // ApplyCatalogue replaces the catalogue in force, or proposes to.
 func (s *Server) ApplyCatalogue(w http.ResponseWriter, r *http.Request, _ ApplyCatalogueParams) {
-	const operation = "applyCatalogue"
-	s.forCatalogue(w, r, operation, func(who caller, actor string) (int, any, error) {
-		ask, err := readCatalogueOrder[CatalogueOrder](s, w, r, who, operation)
+	s.forCatalogue(w, r, "applyCatalogue", func(who caller, actor string) (int, any, error) {
+		ask, err := readCatalogueOrder[CatalogueOrder](s, w, r, who)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -132,18 +102,22 @@ func (s *Server) ApplyCatalogue(w http.ResponseWriter, r *http.Request, _ ApplyC
 		if order.Base, err = ifMatch(r); err != nil {
 			return 0, nil, err
 		}
-		if err := checkReason(ask.Reason); err != nil {
+		if err := checkText("reason", ask.Reason); err != nil {
 			return 0, nil, err
 		}
 		for _, f := range ask.Files {
 			order.Files = append(order.Files, scopes.File{Name: f.Name, Data: []byte(f.Text)})
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
+		ctx, cancel := uncancelled(r.Context())
 		defer cancel()
 		change, policies, err := s.cfg.Broker.ApplyCatalogue(ctx, order)
-		var problems scopes.Problems
-		if errors.As(err, &problems) {
-			err = &badCatalogue{requestError{kind: errCatalogue, field: "files", detail: "catalogue"}, problems}
+		if problems, ok := errors.AsType[scopes.Problems](err); ok {
+			err = &requestError{kind: errCatalogue, field: "files", detail: "catalogue", tell: func(p *Problem) {
+				// They quote the catalogue, but only to the caller that sent it.
+				for _, one := range problems[:min(len(problems), mostProblems)] {
+					p.Problems = append(p.Problems, CatalogueProblem{File: one.File, Line: one.Line, What: one.What})
+				}
+			}}
 		}
 		if err != nil {
 			return 0, nil, err
@@ -160,12 +134,11 @@ func (s *Server) ApplyCatalogue(w http.ResponseWriter, r *http.Request, _ ApplyC
 
 // DecideCatalogue records an admin's decision on the proposal of another admin.
 func (s *Server) DecideCatalogue(w http.ResponseWriter, r *http.Request, digest Digest, _ DecideCatalogueParams) {
-	const operation = "decideCatalogue"
-	s.forCatalogue(w, r, operation, func(who caller, actor string) (int, any, error) {
+	s.forCatalogue(w, r, "decideCatalogue", func(who caller, actor string) (int, any, error) {
 		if !digestForm.MatchString(digest) {
 			return 0, nil, broker.ErrNotFound
 		}
-		ask, err := readCatalogueOrder[CatalogueDecision](s, w, r, who, operation)
+		ask, err := readCatalogueOrder[CatalogueDecision](s, w, r, who)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -176,10 +149,10 @@ func (s *Server) DecideCatalogue(w http.ResponseWriter, r *http.Request, digest 
 		if verdict.Base, err = ifMatch(r); err != nil {
 			return 0, nil, err
 		}
-		if err := checkReason(ask.Reason); err != nil {
+		if err := checkText("reason", ask.Reason); err != nil {
 			return 0, nil, err
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
+		ctx, cancel := uncancelled(r.Context())
 		defer cancel()
 		change, err := s.cfg.Broker.DecideCatalogue(ctx, verdict)
 		return http.StatusOK, changeOf(change), err
@@ -187,8 +160,8 @@ func (s *Server) DecideCatalogue(w http.ResponseWriter, r *http.Request, digest 
 }
 
 // readCatalogueOrder reads an order, and then checks again that the caller is an admin, as readAdminOrder does.
-func readCatalogueOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, error) {
-	out, err := readOrder[T](s, w, r, who, operation)
+func readCatalogueOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller) (T, error) {
+	out, err := readOrder[T](s, w, r, who)
 	if err == nil {
 		err = s.overAll(r, who, s.roles.admin)
 	}

@@ -44,8 +44,8 @@ func Operations() ([]string, error) {
 		return nil, err
 	}
 	var all []string
-	for _, route := range ru.routes {
-		all = append(all, route.Method+" "+route.Path)
+	for _, rule := range ru {
+		all = append(all, rule.Method+" "+rule.Path)
 	}
 	return all, nil
 }

@@ -10,10 +10,14 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/refusal"
+	. "github.com/brevet-dev/brevet/openapi"
 )
 
 // Limits of one client. Calls are small and answered fast, so all limits are tight.
@@ -26,17 +30,17 @@ const (
 	// maxConnectionAge is the age at which a connection is asked to close, so that clients spread over replicas and handshakes
 	// use current bundles. The identity is verified on every call regardless.
 	maxConnectionAge = 15 * time.Minute
-)
-
-type connectionStart struct{}
-
-const (
 	// checkConnectionsEvery is the interval at which connections are closed whose certificate has expired, or whose authority was
 	// removed.
 	checkConnectionsEvery = 2 * time.Second
 	// finishWithin is how long the calls in progress on such a connection may take to finish.
 	finishWithin = 30 * time.Second
+	// recordTimeout bounds the recording of a handshake, because its connection has no deadline by then.
+	recordTimeout = 5 * time.Second
 )
+
+// connectionStart is the key of the time at which a connection began, in the context of its calls.
+type connectionStart struct{}
 
 // connections are the open connections. Those whose client certificate no longer verifies are closed.
 type connections struct {
@@ -86,7 +90,10 @@ func (s *Server) CloseUntrusted(ctx context.Context) error {
 // untrusted returns the connections to close. It verifies certificates without the lock: every call records the state of its
 // connection, and would otherwise wait until thousands of certificates are verified.
 func (s *Server) untrusted(now time.Time) (closing []net.Conn) {
-	for _, conn := range s.conns.snapshot() {
+	s.conns.mu.Lock()
+	open := slices.Collect(maps.Keys(s.conns.open))
+	s.conns.mu.Unlock()
+	for _, conn := range open {
 		secured, ok := conn.(*tls.Conn)
 		if !ok {
 			continue
@@ -103,13 +110,6 @@ func (s *Server) untrusted(now time.Time) (closing []net.Conn) {
 		}
 	}
 	return closing
-}
-
-// snapshot returns the connections that are open now.
-func (c *connections) snapshot() []net.Conn {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Collect(maps.Keys(c.open))
 }
 
 // judge records whether a connection's certificate verifies, and reports whether to close the connection.
@@ -152,7 +152,7 @@ func (s *Server) HTTP(tlsConfig *tls.Config) *http.Server {
 			WriteByteTimeout:     10 * time.Second,
 		},
 		// Anybody can cause errors before there is a call, so they must not fill the log.
-		ErrorLog:  log.New(&lowLog{to: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), record: s.recordStolen}, "", 0),
+		ErrorLog:  log.New(lowLog{s, slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug)}, "", 0),
 		ConnState: s.conns.note,
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
 			return context.WithValue(ctx, connectionStart{}, s.cfg.Now())
@@ -170,4 +170,44 @@ func (s *Server) Leave() { s.leaving.Store(true) }
 func (s *Server) aged(r *http.Request) bool {
 	start, ok := r.Context().Value(connectionStart{}).(time.Time)
 	return s.leaving.Load() || ok && s.cfg.Now().Sub(start) >= maxConnectionAge
+}
+
+// lowLog logs the errors of net/http that occur before there is a call.
+type lowLog struct {
+	s  *Server
+	to *log.Logger
+}
+
+// Write logs a line. If the client does not have the key of its certificate, the handshake fails after the certificate was
+// accepted and before there is a call. Only this line reports it.
+func (l lowLog) Write(line []byte) (int, error) {
+	l.to.Print(string(line))
+	text, ok := strings.CutPrefix(string(line), "http: TLS handshake error from ")
+	if ok && strings.Contains(text, "invalid signature by the client certificate") {
+		remote, _, _ := strings.Cut(text, ": ")
+		recordHandshake(l.s.cfg.Broker, l.s.cfg.Log, remote, "svid_key_missing")
+	}
+	return len(line), nil
+}
+
+// RecordHandshakes returns a function for attest.Config.OnRefusal. It records what never becomes a call: a client certificate
+// that is not an acceptable SVID.
+func RecordHandshakes(core *broker.Broker, log *slog.Logger) func(remote net.Addr, refused error) {
+	return func(remote net.Addr, refused error) {
+		recordHandshake(core, log, remote.String(), refusal.Reason(refused))
+	}
+}
+
+func recordHandshake(core *broker.Broker, log *slog.Logger, remote, detail string) {
+	ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
+	defer cancel()
+	host, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		host = ""
+	}
+	if err := core.Refuse(ctx, broker.Refusal{
+		Code: string(CodeUnauthenticated), Detail: detail, Remote: host, Operation: "tlsHandshake",
+	}); err != nil {
+		log.ErrorContext(ctx, "refused handshake not recorded", "error", err)
+	}
 }

@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"net/http"
-	"strconv"
 	"strings"
 
-	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
 	. "github.com/brevet-dev/brevet/openapi"
 	"golang.org/x/mod/sumdb/tlog"
@@ -31,14 +29,14 @@ type InclusionProofs interface {
 
 // GetCheckpoint returns the last checkpoint to an auditor.
 func (s *Server) GetCheckpoint(w http.ResponseWriter, r *http.Request, params GetCheckpointParams) {
-	s.forAuditors(w, r, "getCheckpoint", func(auditing) (any, error) {
+	s.forAuditors(w, r, "getCheckpoint", func(reader) (any, error) {
 		return s.cfg.InclusionProofs.Checkpoint(r.Context(), params.Witnesses)
 	})
 }
 
 // GetLogKeys returns the public keys of the log to an auditor.
 func (s *Server) GetLogKeys(w http.ResponseWriter, r *http.Request) {
-	s.forAuditors(w, r, "getLogKeys", func(auditing) (any, error) {
+	s.forAuditors(w, r, "getLogKeys", func(reader) (any, error) {
 		keys, err := s.cfg.LogKeys.Keys(r.Context())
 		return strings.Join(append(keys, ""), "\n"), err
 	})
@@ -46,7 +44,7 @@ func (s *Server) GetLogKeys(w http.ResponseWriter, r *http.Request) {
 
 // ProveInclusion proves to an auditor that an entry is in the log.
 func (s *Server) ProveInclusion(w http.ResponseWriter, r *http.Request, params ProveInclusionParams) {
-	s.forAuditors(w, r, "proveInclusion", func(auditing) (any, error) {
+	s.forAuditors(w, r, "proveInclusion", func(reader) (any, error) {
 		leaf, size, path, err := s.cfg.InclusionProofs.ProveEntry(r.Context(), params.Index, params.Size)
 		return InclusionProof{Index: params.Index, Size: size, LeafHash: leaf.String(), Hashes: hashesOf(path)}, notFound(err, "index")
 	})
@@ -54,7 +52,7 @@ func (s *Server) ProveInclusion(w http.ResponseWriter, r *http.Request, params P
 
 // ProveConsistency proves to an auditor that the log of one size is a prefix of the log of a larger size.
 func (s *Server) ProveConsistency(w http.ResponseWriter, r *http.Request, params ProveConsistencyParams) {
-	s.forAuditors(w, r, "proveConsistency", func(auditing) (any, error) {
+	s.forAuditors(w, r, "proveConsistency", func(reader) (any, error) {
 		to, path, err := s.cfg.InclusionProofs.ProveGrowth(r.Context(), params.From, params.To)
 		return ConsistencyProof{From: params.From, To: to, Hashes: hashesOf(path)}, notFound(err, "size")
 	})
@@ -62,7 +60,7 @@ func (s *Server) ProveConsistency(w http.ResponseWriter, r *http.Request, params
 
 // GetTile returns hashes of the tree to an auditor.
 func (s *Server) GetTile(w http.ResponseWriter, r *http.Request, level int, number int64, params GetTileParams) {
-	s.forAuditors(w, r, "getTile", func(auditing) (any, error) {
+	s.forAuditors(w, r, "getTile", func(reader) (any, error) {
 		data, err := s.cfg.InclusionProofs.Tile(r.Context(), level, number, params.Width)
 		return data, notFound(err, "tile")
 	})
@@ -70,7 +68,7 @@ func (s *Server) GetTile(w http.ResponseWriter, r *http.Request, level int, numb
 
 // GetReceipt proves to an auditor that an issuance within the auditor's reach is in the log.
 func (s *Server) GetReceipt(w http.ResponseWriter, r *http.Request, id ID) {
-	s.forAuditors(w, r, "getReceipt", func(by auditing) (any, error) {
+	s.forAuditors(w, r, "getReceipt", func(by reader) (any, error) {
 		if _, err := s.find(r, by.who, id, by.within); err != nil {
 			return nil, err
 		}
@@ -81,9 +79,9 @@ func (s *Server) GetReceipt(w http.ResponseWriter, r *http.Request, id ID) {
 
 // GetTaskReceipt proves to an auditor what was issued for a task within the auditor's reach.
 func (s *Server) GetTaskReceipt(w http.ResponseWriter, r *http.Request, task Task, params GetTaskReceiptParams) {
-	s.forAuditors(w, r, "getTaskReceipt", func(by auditing) (any, error) {
+	s.forAuditors(w, r, "getTaskReceipt", func(by reader) (any, error) {
 		if !by.within.Covers(params.SpiffeID) {
-			return nil, &requestError{kind: broker.ErrNotFound, detail: "task"}
+			return nil, unknown("task")
 		}
 		receipt, err := s.cfg.InclusionProofs.TaskReceipt(r.Context(), params.SpiffeID, task)
 		return receipt, notFound(err, "task")
@@ -94,7 +92,7 @@ const defaultEntries = 500
 
 // ListEntries returns entries to an auditor of all trust domains, because entries belong to all of them.
 func (s *Server) ListEntries(w http.ResponseWriter, r *http.Request, params ListEntriesParams) {
-	s.forAuditors(w, r, "listEntries", func(by auditing) (any, error) {
+	s.forAuditors(w, r, "listEntries", func(by reader) (any, error) {
 		if err := s.overAll(r, by.who, s.roles.auditor); err != nil {
 			return nil, err
 		}
@@ -107,44 +105,39 @@ func (s *Server) ListEntries(w http.ResponseWriter, r *http.Request, params List
 	})
 }
 
-// auditing is the auditor and the reach of what it may read.
-type auditing struct {
-	who    caller
-	within broker.Reach
+// forAuditors answers an auditor of any trust domain or path with the result of read. All trust domains share one log, and its
+// hashes reveal nothing about any of them.
+func (s *Server) forAuditors(w http.ResponseWriter, r *http.Request, operation string, read func(reader) (any, error)) {
+	s.withRole(w, r, operation, []role{s.roles.auditor}, read)
 }
 
-// forAuditors answers an auditor of any trust domain or path with the result of read. A string is sent as text, a byte slice as
-// it is, and any other value as JSON. All trust domains share one log, and its hashes reveal nothing about any of them.
-func (s *Server) forAuditors(w http.ResponseWriter, r *http.Request, operation string, read func(auditing) (any, error)) {
+// withRole answers a caller that has one of the roles anywhere with the result of read. A string is sent as text, a byte slice as
+// it is, no content for nil, and any other value as JSON.
+func (s *Server) withRole(w http.ResponseWriter, r *http.Request, operation string, of []role, read func(reader) (any, error)) {
 	serve(s, w, r, operation, func(who caller) error {
-		within, err := s.reach(r, who, s.roles.auditor)
+		within, err := s.reach(r, who, of...)
 		if err != nil {
 			return err
 		}
-		if err := s.rules.check(r, who, operation, nil); err != nil {
+		if err := s.rules.check(r, who, nil); err != nil {
 			return err
 		}
-		answer, err := read(auditing{who, within})
+		answer, err := read(reader{who, within})
 		if err != nil {
 			return err
 		}
 		switch answer := answer.(type) {
+		case nil:
+			writeNoContent(w)
 		case string:
-			writeBytes(w, "text/plain; charset=utf-8", []byte(answer))
+			writeBytes(w, "text/plain; charset=utf-8", "no-store", []byte(answer))
 		case []byte:
-			writeBytes(w, "application/octet-stream", answer)
+			writeBytes(w, "application/octet-stream", "no-store", answer)
 		default:
 			writeJSON(w, http.StatusOK, answer)
 		}
 		return nil
 	})
-}
-
-func writeBytes(w http.ResponseWriter, mediaType string, body []byte) {
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("Content-Type", mediaType)
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	_, _ = w.Write(body)
 }
 
 func hashesOf(path []tlog.Hash) []Hash {

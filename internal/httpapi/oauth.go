@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/refusal"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
@@ -58,9 +59,7 @@ func readForm(w http.ResponseWriter, r *http.Request) (form, error) {
 	return f, nil
 }
 
-func badClient(detail string) error {
-	return &requestError{kind: errUnauthenticated, detail: detail}
-}
+func badClient(detail string) error { return &requestError{kind: errUnauthenticated, detail: detail} }
 
 // client authenticates a workload by exactly one proof: the certificate of the connection, or a JWT-SVID in the form
 // (draft-ietf-oauth-spiffe-client-auth).
@@ -120,11 +119,11 @@ var oauthNames = map[ProblemCode]OAuthErrorCode{
 
 func oauthName(err error, p Problem) OAuthErrorCode {
 	f := requestErrorOf(err)
-	var ask *scopes.InvalidAsk
+	ask, _ := errors.AsType[*scopes.InvalidAsk](err)
 	switch {
 	case f.oauth != "":
 		return f.oauth
-	case errors.As(err, &ask) && ask.Field == "scope", p.Reason == scopes.ReasonUnknownScope:
+	case ask != nil && ask.Field == "scope", p.Reason == scopes.ReasonUnknownScope:
 		return OAuthInvalidScope
 	case strings.HasPrefix(f.field, "params"):
 		return OAuthInvalidDetails
@@ -136,22 +135,6 @@ func oauthName(err error, p Problem) OAuthErrorCode {
 		return oauthNames[p.Code]
 	}
 	return OAuthInvalidRequest
-}
-
-// clientChallenge sets the challenge for the scheme that the client tried, as RFC 6749, section 5.2, requires. A client that did
-// not send the Authorization header gets no challenge: libraries take a challenge for the whole response, and do not show the
-// user what is wrong.
-func clientChallenge(h http.Header, r *http.Request) {
-	switch scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " "); {
-	case strings.EqualFold(scheme, "Basic"):
-		h.Set("WWW-Authenticate", `Basic realm="SVIDs only"`)
-	case strings.EqualFold(scheme, "DPoP"):
-		h.Set("WWW-Authenticate", "DPoP")
-	case scheme != "":
-		h.Set("WWW-Authenticate", "Bearer")
-	default:
-		h.Del("WWW-Authenticate")
-	}
 }
 
 // asClient authenticates the OAuth client that sends a form, runs handle, and answers an error in the OAuth form.
@@ -178,16 +161,30 @@ func (s *Server) failOAuth(w http.ResponseWriter, r *http.Request, who caller, e
 	if errors.Is(err, errCutOff) {
 		return
 	}
-	var waits *awaited
-	if errors.As(err, &waits) {
-		s.writeAwaited(w, waits)
+	h := w.Header()
+	if a, ok := errors.AsType[*awaited](err); ok {
+		out := OAuthError{
+			Error: a.name, AuthReqID: a.id, Interval: pollAfter,
+			ErrorDescription: "Approval is pending. Poll with the grant type " + string(GrantApproval) + " and this auth_req_id, at most once per interval.",
+		}
+		if !a.expires.IsZero() {
+			out.ExpiresIn = seconds(max(0, a.expires.Sub(s.cfg.Now())))
+		}
+		writeOAuth(w, http.StatusBadRequest, out)
 		return
 	}
-	h := w.Header()
 	p := s.refused(h, r, who, err)
 	out := OAuthError{Error: oauthName(err, p), ErrorDescription: p.Detail}
 	if p.Explanation != "" {
-		out.ErrorDescription = describable(strings.TrimSpace(p.Field + " " + p.Explanation))
+		out.ErrorDescription = strings.Map(func(c rune) rune { // to the characters that are allowed there
+			switch {
+			case c == '"':
+				return '\''
+			case c < ' ' || c > '~' || c == '\\':
+				return '?'
+			}
+			return c
+		}, strings.TrimSpace(p.Field+" "+p.Explanation))
 	}
 	if errors.Is(err, errProof) || errors.Is(err, errNonce) { // by RFC 9449, section 5, this is not an authentication failure
 		h.Del("WWW-Authenticate")
@@ -195,31 +192,91 @@ func (s *Server) failOAuth(w http.ResponseWriter, r *http.Request, who caller, e
 	}
 	switch p.Status {
 	case http.StatusUnauthorized:
-		clientChallenge(h, r)
+		// The challenge is for the scheme that the client tried, as RFC 6749, section 5.2, requires. A client that sent no
+		// Authorization header gets none: libraries take it for the whole response, and do not show the user what is wrong.
+		switch scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " "); {
+		case strings.EqualFold(scheme, "Basic"):
+			h.Set("WWW-Authenticate", `Basic realm="SVIDs only"`)
+		case strings.EqualFold(scheme, "DPoP"):
+			h.Set("WWW-Authenticate", "DPoP")
+		case scheme != "":
+			h.Set("WWW-Authenticate", "Bearer")
+		default:
+			h.Del("WWW-Authenticate")
+		}
 	case http.StatusRequestEntityTooLarge, http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusInternalServerError:
 	default:
 		p.Status = http.StatusBadRequest
 	}
 	out.Problem = p
-	s.writeOAuth(w, p.Status, out)
+	writeOAuth(w, p.Status, out)
 }
 
-func (s *Server) writeOAuth(w http.ResponseWriter, status int, e OAuthError) {
+func writeOAuth(w http.ResponseWriter, status int, e OAuthError) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	setProblemHeaders(h, status)
 	writeBody(w, status, e)
 }
 
-// describable replaces the characters of a text that an error_description must not contain.
-func describable(text string) string {
-	return strings.Map(func(c rune) rune {
-		switch {
-		case c == '"':
-			return '\''
-		case c < ' ' || c > '~' || c == '\\':
-			return '?'
+// Paths of the metadata, which the specifications fix.
+const (
+	serverMetadata   = "/.well-known/oauth-authorization-server"
+	resourceMetadata = "/.well-known/oauth-protected-resource"
+)
+
+// clientMethods are the client authentication methods (draft-ietf-oauth-spiffe-client-auth).
+var clientMethods = []string{"spiffe_x509", "spiffe_jwt"}
+
+// issuerURL returns the issuer, which the configuration has checked to be a URL, and the root of its server. The paths of the API
+// begin at the root, whatever the path of the issuer is.
+func (s *Server) issuerURL() (issuer *url.URL, root string) {
+	issuer, err := url.Parse(s.cfg.Broker.Issuer())
+	if err != nil {
+		return &url.URL{}, ""
+	}
+	return issuer, (&url.URL{Scheme: issuer.Scheme, Host: issuer.Host}).String()
+}
+
+// GetServerMetadata serves the metadata of the authorization server (RFC 8414).
+func (s *Server) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "getServerMetadata")
+	_, root := s.issuerURL()
+	var names []string // of the scopes in force for which the token endpoint issues tokens
+	for _, scope := range s.cfg.Broker.Scopes() {
+		if scope.Credential.Kind == scopes.KindJWT {
+			names = append(names, scope.Name)
 		}
-		return c
-	}, text)
+	}
+	slices.Sort(names)
+	s.writeMetadata(w, ServerMetadata{
+		ScopesSupported: names, AuthorizationDetailsTypesSupported: names,
+		Issuer: s.cfg.Broker.Issuer(), JwksURI: root + "/.well-known/jwks.json", ServiceDocumentation: root + "/openapi.yaml",
+		TokenEndpoint: root + "/oauth2/token", TokenEndpointAuthMethodsSupported: clientMethods,
+		GrantTypesSupported:    []string{string(GrantClientCredentials), string(GrantApproval), string(GrantTokenExchange)},
+		ResponseTypesSupported: []string{},
+		IntrospectionEndpoint:  root + "/oauth2/introspect", RevocationEndpoint: root + "/oauth2/revoke",
+		IntrospectionEndpointAuthMethodsSupported: append(slices.Clone(clientMethods), "Bearer"),
+		RevocationEndpointAuthMethodsSupported:    clientMethods,
+		TLSClientCertificateBoundAccessTokens:     true, DpopSigningAlgValuesSupported: strings.Fields(dpop.Algorithms),
+	})
+}
+
+// GetResourceMetadata serves the metadata of the protected resource: how callers of this API authenticate (RFC 9728).
+func (s *Server) GetResourceMetadata(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "getResourceMetadata")
+	_, root := s.issuerURL()
+	out := ResourceMetadata{
+		Resource: root, BearerMethodsSupported: []string{"header"}, ResourceDocumentation: root + "/openapi.yaml",
+	}
+	if s.cfg.People != nil {
+		out.AuthorizationServers = []string{s.cfg.People.Issuer()}
+	}
+	s.writeMetadata(w, out)
+}
+
+func (s *Server) writeMetadata(w http.ResponseWriter, metadata any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", cached(s.cfg.JWKSMaxAge))
+	writeBody(w, http.StatusOK, metadata)
 }

@@ -2,11 +2,12 @@ package httpapi
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
@@ -70,51 +71,40 @@ func (s *Server) aboutToken(
 	})
 }
 
-// IntrospectToken tells a resource server, or the token's own sandbox, whether a token is active (RFC 7662).
+// IntrospectToken tells a resource server, or the token's own sandbox, whether a token is active (RFC 7662). It reveals nothing
+// about a token unless the caller may introspect it, and asks the store about no other token. For a resource server of the
+// token's audience, introspection counts as a use. For the token's own sandbox it does not.
 func (s *Server) IntrospectToken(w http.ResponseWriter, r *http.Request) {
 	s.aboutToken(w, r, "introspectToken", s.asker, func(who attest.Identity, raw string) error {
-		out, err := s.introspect(r.Context(), who, raw)
-		if err != nil {
+		t, err := s.presented(raw)
+		id := who.ID().String()
+		switch {
+		case errors.Is(err, errKeys):
 			return err
+		case err != nil:
+			err = broker.ErrInactive
+		case slices.Contains(s.audiences[who.ID()], t.Token.Audience):
+			err = s.cfg.Broker.Use(r.Context(), t, who)
+		case id == t.Token.Holder(), id == t.Token.Subject:
+			err = s.cfg.Broker.InForce(r.Context(), t)
+		default:
+			err = broker.ErrInactive
 		}
-		writeJSON(w, http.StatusOK, out)
+		switch {
+		case errors.Is(err, broker.ErrInactive):
+			writeJSON(w, http.StatusOK, Introspection{})
+		case err != nil:
+			return err
+		default:
+			writeJSON(w, http.StatusOK, introspection(t.Token))
+		}
 		return nil
 	})
 }
 
-// introspect reveals nothing about a token unless the caller may introspect it. It asks the store about no other token.
-func (s *Server) introspect(ctx context.Context, who attest.Identity, raw string) (Introspection, error) {
-	t, err := s.presented(raw)
-	switch {
-	case errors.Is(err, errKeys):
-		return Introspection{}, err
-	case err != nil:
-		return Introspection{}, nil //nolint:nilerr // that is the answer
-	}
-	switch err := s.lookAt(ctx, who, t); {
-	case errors.Is(err, broker.ErrInactive):
-		return Introspection{}, nil
-	case err != nil:
-		return Introspection{}, err
-	}
-	return introspection(t.Token), nil
-}
-
-// lookAt returns nil if a token is in force and the caller may introspect it, and otherwise an error such as ErrInactive. For a
-// resource server of the token's audience, introspection counts as a use. For the token's own sandbox it does not.
-func (s *Server) lookAt(ctx context.Context, who attest.Identity, t broker.PresentedToken) error {
-	switch {
-	case slices.Contains(s.audiences[who.ID()], t.Token.Audience):
-		return s.cfg.Broker.Use(ctx, t, who)
-	case who.ID().String() == t.Token.Holder(), who.ID().String() == t.Token.Subject:
-		return s.cfg.Broker.InForce(ctx, t)
-	}
-	return broker.ErrInactive
-}
-
 func introspection(t token.Claims) Introspection {
 	out := Introspection{
-		Active: true, Scope: t.Scope, ClientID: t.ClientID, TokenType: tokenType(t), Exp: t.Expires, Iat: t.IssuedAt,
+		Active: true, Scope: t.Scope, ClientID: t.ClientID, TokenType: bearerScheme, Exp: t.Expires, Iat: t.IssuedAt,
 		Sub: t.Subject, Aud: t.Audience, Iss: t.Issuer, Jti: t.ID, Task: t.Task, OneShot: t.OneShot,
 	}
 	for _, d := range t.Details {
@@ -130,6 +120,9 @@ func introspection(t token.Claims) Introspection {
 	}
 	if t.Confirm != nil {
 		out.Cnf = Confirmation{X5T: t.Confirm.X5T, Jkt: t.Confirm.JKT}
+		if t.Confirm.JKT != "" {
+			out.TokenType = dpopScheme
+		}
 	}
 	return out
 }
@@ -141,19 +134,19 @@ func actorOfToken(a *token.Actor) *TokenActor {
 	return &TokenActor{Sub: a.Subject, Act: actorOfToken(a.Actor)}
 }
 
-// tokenType returns the authorization scheme for a token.
-func tokenType(t token.Claims) string {
-	if t.Confirm != nil && t.Confirm.JKT != "" {
-		return "DPoP"
-	}
-	return "Bearer"
-}
-
 // RevokeToken revokes one of the caller's own tokens (RFC 7009). For any other token it does nothing, and answers the same.
 func (s *Server) RevokeToken(w http.ResponseWriter, r *http.Request) {
 	s.aboutToken(w, r, "revokeToken", s.client, func(who attest.Identity, raw string) error {
-		if err := s.revokeOwn(r.Context(), who, raw); err != nil {
+		t, err := s.presented(raw)
+		if errors.Is(err, errKeys) {
 			return err
+		}
+		if err == nil && t.Token.Holder() == who.ID().String() {
+			ctx, cancel := uncancelled(r.Context())
+			defer cancel()
+			if _, err := s.cfg.Broker.Release(ctx, who, t.Token.ID); err != nil && !errors.Is(err, broker.ErrNotFound) {
+				return err
+			}
 		}
 		w.Header().Set("Cache-Control", "no-store")
 		w.WriteHeader(http.StatusOK)
@@ -161,18 +154,23 @@ func (s *Server) RevokeToken(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func (s *Server) revokeOwn(ctx context.Context, who attest.Identity, raw string) error {
-	t, err := s.presented(raw)
-	switch {
-	case errors.Is(err, errKeys):
-		return err
-	case err != nil, t.Token.Holder() != who.ID().String():
-		return nil // there is nothing to revoke
+// GetStatusList serves a list of revoked tokens to any caller (draft-ietf-oauth-status-list-20, section 8). It answers 304 if the
+// caller already has the current list.
+func (s *Server) GetStatusList(w http.ResponseWriter, r *http.Request, id string) {
+	s.begin(r, "getStatusList")
+	var list broker.StatusList
+	err := s.rules.checkID(r, nobody, id)
+	if err == nil {
+		list, err = s.cfg.Broker.StatusList(r.Context(), id)
+		err = notFound(err, "id")
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), orderTimeout)
-	defer cancel()
-	if _, err := s.cfg.Broker.Release(ctx, who, t.Token.ID); err != nil && !errors.Is(err, broker.ErrNotFound) {
-		return err
+	if err != nil {
+		s.fail(w, r, nobody, err)
+		return
 	}
-	return nil
+	h := w.Header()
+	h.Set("Content-Type", "application/statuslist+jwt")
+	h.Set("Cache-Control", cached(broker.StatusListTTL))
+	h.Set("ETag", `"`+list.Tag+`"`)
+	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(list.Token))
 }

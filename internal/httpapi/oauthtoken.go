@@ -2,17 +2,22 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/refusal"
+	"github.com/brevet-dev/brevet/internal/token"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/go-json-experiment/json"
@@ -34,74 +39,65 @@ func (s *Server) GrantToken(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return err
 		}
-		return s.grant(r.Context(), who, f, jkt, func(result broker.Result) error {
+		ctx, deliver := r.Context(), func(result broker.Result) error {
 			leave() // a client that reads slowly must not hold a place
 			return s.deliverGrant(w, r, result)
-		})
+		}
+		switch GrantType(f["grant_type"]) {
+		case GrantClientCredentials:
+			return s.ask(ctx, who, f, broker.Request{JKT: jkt}, deliver)
+		case GrantApproval:
+			return unexpected(s.grantApproved(ctx, who, f, jkt, deliver), f)
+		case GrantTokenExchange:
+			return s.exchange(ctx, who, f, jkt, deliver)
+		case "":
+			return badMember("grant_type", OAuthInvalidRequest, "is required")
+		}
+		return badMember("grant_type", OAuthUnsupportedGrantType, "is not supported; /.well-known/oauth-authorization-server lists the grant types")
 	})
-}
-
-func (s *Server) grant(ctx context.Context, who attest.Identity, f form, jkt string, deliver broker.Deliver) error {
-	switch GrantType(f["grant_type"]) {
-	case GrantClientCredentials:
-		return s.ask(ctx, who, f, broker.Request{JKT: jkt}, deliver)
-	case GrantApproval:
-		return unexpected(s.grantApproved(ctx, who, f, jkt, deliver), f)
-	case GrantTokenExchange:
-		return s.exchange(ctx, who, f, jkt, deliver)
-	case "":
-		return badMember("grant_type", OAuthInvalidRequest, "is required")
-	}
-	return badMember("grant_type", OAuthUnsupportedGrantType, "is not supported; /.well-known/oauth-authorization-server lists the grant types")
-}
-
-// ask issues what the form requests, bound to the key and on behalf of the person in proved.
-func (s *Server) ask(ctx context.Context, who attest.Identity, f form, proved broker.Request, deliver broker.Deliver) error {
-	req, err := s.readAsk(f)
-	if err != nil {
-		return err
-	}
-	req.JKT, req.User = proved.JKT, proved.User
-	return unexpected(s.cfg.Broker.Issue(ctx, who, req, deliver), f)
 }
 
 func badMember(field string, name OAuthErrorCode, why string) error {
 	return &requestError{kind: errInvalid, field: field, detail: field, oauth: name, why: why}
 }
 
-// readAsk turns a form into a request that issueToken would accept.
-func (s *Server) readAsk(f form) (broker.Request, error) {
+// ask issues what the form requests, as issueToken does. req has the key and the person that the call has proved.
+func (s *Server) ask(ctx context.Context, who attest.Identity, f form, req broker.Request, deliver broker.Deliver) error {
 	d, err := readDetails(f)
 	if err != nil {
-		return broker.Request{}, err
+		return err
 	}
-	req := broker.Request{Scope: f["scope"], Task: f["task"], Reason: f["reason"], Expect: d.expectation()}
-	switch {
-	case req.Scope == "":
-		req.Scope = d.Type
-	case d.Type != "" && d.Type != req.Scope:
-		return broker.Request{}, badMember("authorization_details", OAuthInvalidDetails, "names a different scope from scope")
+	req.Scope, req.Task, req.Reason = cmp.Or(f["scope"], d.Type), cmp.Or(f["task"], defaultTask), f["reason"]
+	if d.Type != "" && d.Type != req.Scope {
+		return badMember("authorization_details", OAuthInvalidDetails, "names a different scope from scope")
 	}
 	if req.Scope == "" || strings.Contains(req.Scope, " ") {
-		return broker.Request{}, badMember("scope", OAuthInvalidScope, "must be the name of exactly one scope")
+		return badMember("scope", OAuthInvalidScope, "must be the name of exactly one scope")
+	}
+	req.Expect = broker.Expectation{Kind: scopes.KindJWT, Resource: d.Identifier}
+	if d.Actions != nil {
+		req.Expect.Authority = d.Actions[0]
+	}
+	if d.Locations != nil {
+		req.Expect.Audience = d.Locations[0]
 	}
 	for _, name := range repeatable {
 		if asked := f[name]; asked != "" && req.Expect.Audience != "" && asked != req.Expect.Audience {
-			return broker.Request{}, badMember(name, OAuthInvalidTarget, "differs from the requested audience")
+			return badMember(name, OAuthInvalidTarget, "differs from the requested audience")
 		} else if asked != "" {
 			req.Expect.Audience = asked
 		}
 	}
-	if req.Task == "" {
-		req.Task = defaultTask
-	}
 	if req.TTL, err = readTTL(f["ttl"]); err != nil {
-		return broker.Request{}, err
+		return err
 	}
 	if req.Params, err = d.params(); err != nil {
-		return broker.Request{}, err
+		return err
 	}
-	return req, checkReason(req.Reason)
+	if err := checkText("reason", req.Reason); err != nil {
+		return err
+	}
+	return unexpected(s.cfg.Broker.Issue(ctx, who, req, deliver), f)
 }
 
 // mostTTL is the longest TTL that a client may request, in seconds. openapi.yaml has the same maximum.
@@ -156,18 +152,6 @@ func readDetails(f form) (authorizationDetail, error) {
 	return all[0], nil
 }
 
-// expectation returns what the client expects of the scope.
-func (d authorizationDetail) expectation() broker.Expectation {
-	e := broker.Expectation{Kind: scopes.KindJWT, Resource: d.Identifier}
-	if d.Actions != nil {
-		e.Authority = d.Actions[0]
-	}
-	if d.Locations != nil {
-		e.Audience = d.Locations[0]
-	}
-	return e
-}
-
 // params decodes the parameters, and keeps numbers as they are written.
 func (d authorizationDetail) params() (map[string]any, error) {
 	if d.Params == nil {
@@ -184,9 +168,9 @@ func (d authorizationDetail) params() (map[string]any, error) {
 
 // unexpected turns a broker.Unexpected error into one that names the parameter of the form which differs from the scope.
 func unexpected(err error, f form) error {
-	var found *broker.Unexpected
+	found, ok := errors.AsType[*broker.Unexpected](err)
 	switch {
-	case !errors.As(err, &found):
+	case !ok:
 		return err
 	case found.Field == broker.UnexpectedKind:
 		return badMember("scope", OAuthInvalidScope, "does not issue an access token: request it at POST /v1/tokens")
@@ -205,17 +189,6 @@ type awaited struct {
 
 func (a *awaited) Error() string { return string(a.name) }
 
-func (s *Server) writeAwaited(w http.ResponseWriter, a *awaited) {
-	out := OAuthError{
-		Error: a.name, AuthReqID: a.id, Interval: pollAfter,
-		ErrorDescription: "Approval is pending. Poll with the grant type " + string(GrantApproval) + " and this auth_req_id, at most once per interval.",
-	}
-	if !a.expires.IsZero() {
-		out.ExpiresIn = seconds(max(0, a.expires.Sub(s.cfg.Now())))
-	}
-	s.writeOAuth(w, http.StatusBadRequest, out)
-}
-
 // grantApproved issues the credential of an approved request. While the request is pending, the error is [awaited].
 func (s *Server) grantApproved(ctx context.Context, who attest.Identity, f form, jkt string, deliver broker.Deliver) error {
 	id := f["auth_req_id"]
@@ -223,7 +196,7 @@ func (s *Server) grantApproved(ctx context.Context, who attest.Identity, f form,
 	case id == "":
 		return badMember("auth_req_id", OAuthInvalidRequest, "is required")
 	case !ourID(id):
-		return &requestError{kind: broker.ErrNotFound, detail: "auth_req_id"}
+		return unknown("auth_req_id")
 	case !s.polls.Allow(who.ID().String()+" "+id, s.cfg.Now()):
 		return &awaited{name: OAuthSlowDown, id: id}
 	}
@@ -231,22 +204,17 @@ func (s *Server) grantApproved(ctx context.Context, who attest.Identity, f form,
 		Request: id, JKT: jkt, Expect: broker.Expectation{Kind: scopes.KindJWT},
 	}, deliver)
 	if errors.Is(err, broker.ErrNotApproved) {
-		return s.whyNotApproved(ctx, who, id)
+		view, err := s.cfg.Broker.Get(ctx, id, broker.Reach{Subject: who.ID().String()})
+		if err != nil {
+			return notFound(err, "auth_req_id")
+		}
+		f := &requestError{kind: broker.ErrNotApproved, detail: "auth_req_id"}
+		if view.Status == broker.StatusExpired {
+			f.oauth = OAuthExpiredToken
+		}
+		return f
 	}
 	return notFound(err, "auth_req_id")
-}
-
-// whyNotApproved distinguishes a request that expired from one that ended for another reason.
-func (s *Server) whyNotApproved(ctx context.Context, who attest.Identity, id string) error {
-	view, err := s.cfg.Broker.Get(ctx, id, broker.Reach{Subject: who.ID().String()})
-	if err != nil {
-		return notFound(err, "auth_req_id")
-	}
-	f := &requestError{kind: broker.ErrNotApproved, detail: "auth_req_id"}
-	if view.Status == broker.StatusExpired {
-		f.oauth = OAuthExpiredToken
-	}
-	return f
 }
 
 // deliverGrant is deliver for OAuth clients.
@@ -269,8 +237,7 @@ func (s *Server) deliverGrant(w http.ResponseWriter, r *http.Request, result bro
 	case rec.Decision.Outcome == scopes.Pending:
 		return &awaited{name: OAuthAuthorizationPending, id: rec.ID, expires: rec.Expires}
 	case rec.Decision.Outcome == scopes.Deny:
-		s.wantsProof(w.Header(), rec.Decision)
-		return denialOf(rec)
+		return s.denial(w.Header(), rec)
 	}
 	return errFault
 }
@@ -297,4 +264,105 @@ func (s *Server) accessToken(result broker.Result) (AccessToken, error) {
 		out.IssuedTokenType = TokenTypeAccessToken
 	}
 	return out, nil
+}
+
+// exchange handles token exchange (RFC 8693). The subject token is either a token of the caller, which it delegates to an actor,
+// or the ID token of a person, on whose behalf the caller requests a token. In the second case the caller itself is the actor.
+func (s *Server) exchange(ctx context.Context, who attest.Identity, f form, jkt string, deliver broker.Deliver) error {
+	switch {
+	case !slices.Contains([]TokenType{"", TokenTypeAccessToken, TokenTypeJWT}, TokenType(f["requested_token_type"])):
+		return badMember("requested_token_type", OAuthInvalidRequest, "is not a supported token type")
+	case TokenType(f["subject_token_type"]) != TokenTypeIDToken && jkt != "":
+		return badMember("DPoP", OAuthInvalidRequest, "must be omitted: the new token belongs to the actor, not to the holder of the subject token")
+	case TokenType(f["subject_token_type"]) != TokenTypeIDToken:
+		return s.exchangeToken(ctx, who, f, deliver)
+	case f["actor_token"]+f["actor_token_type"] != "":
+		return badMember("actor_token", OAuthInvalidRequest, "must be omitted on behalf of a person: the client itself is the actor")
+	case f["subject_token"] == "":
+		return badMember("subject_token", OAuthInvalidRequest, "is required")
+	}
+	user, err := s.delegator(ctx, "subject_token", f["subject_token"])
+	if err != nil {
+		return err
+	}
+	return s.ask(ctx, who, f, broker.Request{JKT: jkt, User: user}, deliver)
+}
+
+// exchangeToken issues a token for a sub-agent in exchange for the caller's own token. Only the holder of that token can exchange
+// it.
+func (s *Server) exchangeToken(ctx context.Context, who attest.Identity, f form, deliver broker.Deliver) error {
+	if TokenType(f["subject_token_type"]) != TokenTypeAccessToken {
+		return badMember("subject_token_type", OAuthInvalidRequest, "is missing, or is not a supported token type")
+	}
+	if TokenType(f["actor_token_type"]) != TokenTypeJWT {
+		return badMember("actor_token_type", OAuthInvalidRequest, "is missing, or is not a supported token type")
+	}
+	t, err := s.presented(f["subject_token"])
+	switch {
+	case errors.Is(err, errKeys):
+		return err
+	case err != nil:
+		return badMember("subject_token", OAuthInvalidRequest, "is not a valid access token")
+	}
+	if err := agrees(f, t.Token); err != nil {
+		return err
+	}
+	to, err := s.cfg.Attestor.Actor(f["actor_token"])
+	switch {
+	case errors.Is(err, attest.ErrBundleUnavailable):
+		return &requestError{kind: errBundle, detail: refusal.Reason(err)}
+	case err != nil:
+		return badMember("actor_token", OAuthInvalidRequest, "is not a valid JWT-SVID for "+attest.ActorAudience(s.cfg.Broker.Issuer()))
+	case to.ID().String() == t.Token.Holder():
+		return badMember("actor_token", OAuthInvalidRequest, "is the SVID of the sandbox that already holds the token")
+	}
+	ttl, err := readTTL(f["ttl"])
+	if err != nil {
+		return err
+	}
+	if err := checkText("reason", f["reason"]); err != nil {
+		return err
+	}
+	err = s.cfg.Broker.Delegate(ctx, who, broker.TokenExchange{PresentedToken: t, To: to, TTL: ttl, Reason: f["reason"]}, deliver)
+	if unfit, ok := errors.AsType[*broker.Unfit](err); ok {
+		return badMember("subject_token", OAuthInvalidRequest, unfit.Why)
+	}
+	return err
+}
+
+// agrees checks that the form repeats the subject token: the new token has the same action, audience and task.
+func agrees(f form, t token.Claims) error {
+	if f["scope"] != "" && f["scope"] != t.Scope {
+		return badMember("scope", OAuthInvalidScope, "differs from the subject token")
+	}
+	if f["task"] != "" && f["task"] != t.Task {
+		return badMember("task", OAuthInvalidRequest, "differs from the subject token")
+	}
+	for _, name := range repeatable {
+		if f[name] != "" && f[name] != t.Audience {
+			return badMember(name, OAuthInvalidTarget, "differs from the subject token")
+		}
+	}
+	if f["authorization_details"] == "" {
+		return nil
+	}
+	d, err := readDetails(f)
+	if err != nil {
+		return err
+	}
+	params, err := d.params()
+	if err != nil {
+		return err
+	}
+	// Parameters are compared as they are written. A different spelling of the same value is not equal.
+	same := func(granted token.Detail) bool {
+		return d.Type == granted.Type && (d.Actions == nil || slices.Equal(d.Actions, granted.Actions)) &&
+			(d.Locations == nil || slices.Equal(d.Locations, granted.Locations)) &&
+			(d.Identifier == "" || d.Identifier == granted.Identifier) &&
+			(len(params)+len(granted.Params) == 0 || reflect.DeepEqual(params, granted.Params))
+	}
+	if len(t.Details) != 1 || !same(t.Details[0]) {
+		return badDetails("differs from the grant of the subject token")
+	}
+	return nil
 }

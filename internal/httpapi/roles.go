@@ -1,12 +1,15 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/people"
+	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
@@ -25,36 +28,32 @@ type ResourceServer struct {
 	Audiences []string
 }
 
-// holders maps the workloads with a role to the trust domains and SPIFFE IDs at or below which they have it.
-type holders map[spiffeid.ID][]string
-
 // role is a role that workloads have by their SPIFFE IDs, and people by their groups.
 type role struct {
-	workloads holders
-	people    people.Role // empty if people cannot have the role
+	workloads map[spiffeid.ID][]string // the trust domains and SPIFFE IDs at or below which each has the role
+	people    people.Role              // empty if people cannot have the role
 }
 
 type roles struct{ auditor, admin, orchestrator role }
 
 func newRoles(cfg Config) roles {
+	held := func(all []Role) map[spiffeid.ID][]string {
+		by := map[spiffeid.ID][]string{}
+		for _, role := range all {
+			for _, td := range role.TrustDomains {
+				by[role.ID] = append(by[role.ID], td.IDString())
+			}
+			for _, id := range role.Within {
+				by[role.ID] = append(by[role.ID], id.String())
+			}
+		}
+		return by
+	}
 	return roles{
-		auditor:      role{holdersOf(cfg.Auditors), people.RoleAuditor},
-		admin:        role{holdersOf(cfg.Admins), people.RoleAdmin},
-		orchestrator: role{workloads: holdersOf(cfg.Orchestrators)},
+		auditor:      role{held(cfg.Auditors), people.RoleAuditor},
+		admin:        role{held(cfg.Admins), people.RoleAdmin},
+		orchestrator: role{workloads: held(cfg.Orchestrators)},
 	}
-}
-
-func holdersOf(all []Role) holders {
-	h := holders{}
-	for _, role := range all {
-		for _, td := range role.TrustDomains {
-			h[role.ID] = append(h[role.ID], td.IDString())
-		}
-		for _, id := range role.Within {
-			h[role.ID] = append(h[role.ID], id.String())
-		}
-	}
-	return h
 }
 
 // within returns where the caller has a role by the configuration.
@@ -138,4 +137,119 @@ func actorOf(who caller) broker.Actor {
 		return broker.PersonActor(who)
 	}
 	return broker.Actor{}
+}
+
+// Bootstrap is the period in which one person is an admin without membership in a mapped group. All replicas share it. Once it is
+// over, it never begins again.
+type Bootstrap interface {
+	// Bootstrap returns when the period ends or ended, and whether it still lasts. It never reads from a standby.
+	Bootstrap(ctx context.Context) (end time.Time, on bool, err error)
+	// EndBootstrap ends the period. After it returns nil, every replica sees that the period is over.
+	EndBootstrap(ctx context.Context) error
+}
+
+// asAdmin returns where a caller is an admin: in within, or everywhere for the bootstrap admin while the period lasts. A call by
+// another admin ends the period.
+func (s *Server) asAdmin(r *http.Request, who caller, within []string) []string {
+	c := callOf(r)
+	if len(within) > 0 {
+		if s.cfg.Bootstrap == nil || s.bootstrapOver.Load() {
+			return within
+		}
+		// If this fails, the next call by an admin tries again, and the period ends by itself within an hour.
+		if err := s.cfg.Bootstrap.EndBootstrap(r.Context()); err != nil {
+			s.cfg.Log.ErrorContext(r.Context(), "bootstrap admin not disabled", "request_id", c.id, "error", err)
+			return within
+		}
+		s.bootstrapOver.Store(true)
+		return within
+	}
+	if !s.isBootstrap(who) {
+		return nil
+	}
+	end, on := s.bootstrap(r)
+	if !on {
+		return nil
+	}
+	if !c.bootstrap {
+		c.bootstrap = true
+		s.cfg.Log.WarnContext(r.Context(), "bootstrap admin used",
+			"request_id", c.id, "operation", c.operation, "person", nameOf(who), "until", end)
+	}
+	return []string{people.Everywhere}
+}
+
+func (s *Server) isBootstrap(who caller) bool {
+	person, ok := who.(people.Person)
+	return ok && s.cfg.BootstrapAdmin != "" && person.ID() == s.cfg.BootstrapAdmin
+}
+
+// bootstrap returns when the period ends or ended, and whether it still lasts. If the store cannot tell, it returns the zero time
+// and false.
+func (s *Server) bootstrap(r *http.Request) (end time.Time, on bool) {
+	end, on, err := s.cfg.Bootstrap.Bootstrap(r.Context())
+	if err != nil {
+		s.cfg.Log.ErrorContext(r.Context(), "state of the bootstrap admin unknown", "request_id", callOf(r).id, "error", err)
+		return time.Time{}, false
+	}
+	return end, on
+}
+
+// noRole returns the error for a caller without a role. It tells the bootstrap admin why the role no longer applies.
+func (s *Server) noRole(r *http.Request, who caller) error {
+	if s.isBootstrap(who) {
+		if end, on := s.bootstrap(r); !on && !end.IsZero() {
+			return &requestError{
+				kind: errNotAllowed, detail: "bootstrap_over",
+				why: "The bootstrap admin has been disabled since " + end.Format(time.RFC3339) +
+					". Map a group of the provider to the role admin in people.roles, and log in as a member of it.",
+			}
+		}
+	}
+	return errNoRole
+}
+
+// WhoAmI tells a caller its authenticated identity, and where it has which role. Listing the admin role does not count as a call
+// by an admin, so it does not end bootstrap.
+func (s *Server) WhoAmI(w http.ResponseWriter, r *http.Request) {
+	serve(s, w, r, "whoAmI", func(who caller) error {
+		if err := s.rules.check(r, who, nil); err != nil {
+			return err
+		}
+		out := Caller{Kind: CallerWorkload, ID: nameOf(who), Roles: []CallerRole{}}
+		if person, ok := who.(people.Person); ok {
+			out.Kind, out.Name, out.Groups = CallerPerson, person.Name(), person.Groups()
+		}
+		for _, held := range []struct {
+			role RoleName
+			of   role
+		}{
+			{RoleAdmin, s.roles.admin},
+			{RoleApprover, role{people: people.RoleApprover}},
+			{RoleAuditor, s.roles.auditor},
+			{RoleOrchestrator, s.roles.orchestrator},
+		} {
+			role := CallerRole{Role: held.role}
+			within := s.within(who, held.of)
+			if held.role == RoleAdmin && len(within) == 0 && s.isBootstrap(who) {
+				if end, on := s.bootstrap(r); on {
+					within, role.BootstrapUntil = []string{people.Everywhere}, end
+				}
+			}
+			reach := broker.ReachOf(s.everywhere(within))
+			for _, td := range reach.TrustDomains {
+				role.Within = append(role.Within, "spiffe://"+td)
+			}
+			role.Within = slices.Sorted(slices.Values(append(role.Within, reach.Within...)))
+			if len(role.Within) > 0 {
+				out.Roles = append(out.Roles, role)
+			}
+		}
+		if workload, ok := who.(attest.Identity); ok && len(s.audiences[workload.ID()]) > 0 {
+			audiences := slices.Sorted(slices.Values(s.audiences[workload.ID()]))
+			out.Roles = append(out.Roles, CallerRole{Role: RoleResourceServer, Within: []string{}, Audiences: audiences})
+		}
+		writeJSON(w, http.StatusOK, out)
+		return nil
+	})
 }

@@ -10,98 +10,80 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
 
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 const (
 	// maxBody is the largest body in bytes, and maxCatalogue the largest body with a catalogue. The text of errTooLarge contains
 	// both.
 	maxBody, maxCatalogue = 64 << 10, 8 << 20
-	// maxDepth is the maximum nesting depth of a body.
-	maxDepth = 32
-	// maxTokens is the maximum number of names, values and brackets in a body.
-	maxTokens = 2000
+	// maxDepth is the maximum nesting depth of a body, and maxTokens its maximum number of names, values and brackets.
+	maxDepth, maxTokens = 32, 2000
+	// maxReason and maxKey are the maximum length of a reason and of a key that the caller sends, in bytes. openapi.yaml can only
+	// count characters.
+	maxReason, maxKey = 1000, 8 << 10
+	// maxIdempotencyKey is the maximum length of an idempotency key in characters, without quotes.
+	maxIdempotencyKey = 255
 )
 
 // readOrder reads the body of an operation: strict JSON that openapi.yaml allows, decoded into T. The body may be absent if
 // openapi.yaml does not require one.
-func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller, operation string) (T, error) {
+//
+// The text is parsed twice: into a tree, which the strict rules and the schema need, and into T. There is no decoder from a tree
+// to a struct, and writing one would cost more than the second pass does: 4 µs for a token request.
+func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller) (T, error) {
 	var out T
+	operation := callOf(r).operation
+	rule, most := s.rules[operation], int64(maxBody)
+	if operation == "applyCatalogue" {
+		most = maxCatalogue
+	}
 	var body []byte
 	var object map[string]any
-	if r.ContentLength != 0 || s.rules.routes[operation].Operation.RequestBody.Value.Required {
-		var err error
-		if body, object, err = readBody(w, r, s.rules.body[operation], mostBytes(operation)); err != nil {
+	if r.ContentLength != 0 || rule.Operation.RequestBody.Value.Required {
+		err := checkBodyHeaders(r, "application/json", most)
+		if err == nil {
+			body, err = readAll(w, r, most)
+		}
+		if err == nil {
+			object, err = parseObject(body, rule.members)
+		}
+		if err != nil {
 			return out, err
 		}
 	}
-	if err := s.rules.check(r, who, operation, object); err != nil || object == nil {
+	if err := s.rules.check(r, who, object); err != nil || object == nil {
 		return out, err
 	}
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber() // a parameter keeps its exact digits for policy
-	if err := decoder.Decode(&out); err != nil {
-		return out, typeError(err)
+	err := decoder.Decode(&out)
+	if err == nil {
+		return out, nil
 	}
-	return out, nil
-}
-
-// mostBytes returns the largest body of an operation, in bytes.
-func mostBytes(operation string) int64 {
-	if operation == "applyCatalogue" {
-		return maxCatalogue
+	// The schema accepts values that Go's types do not, such as a TTL of 1e2 or the 31st of February.
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field == "ttl" {
+		return out, invalid("ttl")
 	}
-	return maxBody
-}
-
-// typeError names the member that the validator accepts and Go's types do not, such as a TTL of 1e2 or the 31st of February.
-func typeError(err error) error {
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) && wrong.Field == "ttl" {
-		return &requestError{kind: errInvalid, field: wrong.Field, detail: wrong.Field}
+	if _, ok := errors.AsType[*time.ParseError](err); ok {
+		return out, invalid("at")
 	}
-	var noTime *time.ParseError
-	if errors.As(err, &noTime) {
-		return &requestError{kind: errInvalid, field: "at", detail: "at"}
-	}
-	return &requestError{kind: errInvalid, detail: "body"}
-}
-
-func malformed(detail string) error { return &requestError{kind: errMalformedBody, detail: detail} }
-
-// readBody reads a body that is one strict JSON object with no members outside members. It returns the bytes and the object.
-func readBody(w http.ResponseWriter, r *http.Request, members map[string]bool, most int64) ([]byte, map[string]any, error) {
-	if err := checkBodyHeaders(r, "application/json", most); err != nil {
-		return nil, nil, err
-	}
-	body, err := readAll(w, r, most)
-	if err != nil {
-		return nil, nil, err
-	}
-	object, err := parseObject(body, members)
-	return body, object, err
-}
-
-func readAll(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
-		return nil, &requestError{kind: errTooLarge, detail: "body_size"}
-	}
-	if err != nil {
-		return nil, malformed("body_incomplete")
-	}
-	return body, nil
+	return out, &requestError{kind: errInvalid, detail: "body"}
 }
 
 func checkBodyHeaders(r *http.Request, wanted string, most int64) error {
@@ -112,23 +94,28 @@ func checkBodyHeaders(r *http.Request, wanted string, most int64) error {
 	if len(r.Header.Values("Content-Encoding")) > 0 {
 		return &requestError{kind: errMediaType, detail: "content_encoding"}
 	}
-	types := r.Header.Values("Content-Type")
-	if len(types) != 1 {
-		return &requestError{kind: errMediaType, detail: "content_type"}
+	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if charset, ok := params["charset"]; ok && strings.EqualFold(charset, "utf-8") {
+		delete(params, "charset")
 	}
-	mediaType, params, err := mime.ParseMediaType(types[0])
-	if err != nil || mediaType != wanted {
+	if len(r.Header.Values("Content-Type")) != 1 || err != nil || mediaType != wanted || len(params) > 0 {
 		return &requestError{kind: errMediaType, detail: "content_type"}
-	}
-	for name, value := range params {
-		if name != "charset" || !strings.EqualFold(value, "utf-8") {
-			return &requestError{kind: errMediaType, detail: "content_type"}
-		}
 	}
 	if r.ContentLength > most {
 		return &requestError{kind: errTooLarge, detail: "body_size"}
 	}
 	return nil
+}
+
+func readAll(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, &requestError{kind: errTooLarge, detail: "body_size"}
+	}
+	if err != nil {
+		return nil, malformed("body_incomplete")
+	}
+	return body, nil
 }
 
 // parseObject returns the one JSON object in body (RFC 7493: no duplicate names, valid UTF-8, no lone surrogates), of bounded
@@ -145,7 +132,10 @@ func parseObject(body []byte, members map[string]bool) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return value.(map[string]any), checkEnd(p.Decoder)
+	if _, err := p.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, malformed("trailing_data")
+	}
+	return value.(map[string]any), nil
 }
 
 // parser reads JSON values and counts their tokens.
@@ -163,9 +153,34 @@ func (p *parser) value() (any, error) {
 	}
 	switch token.Kind() {
 	case '{':
-		return p.object()
+		object := map[string]any{}
+		for {
+			token, err := p.token()
+			if err != nil || token.Kind() == '}' {
+				return object, err
+			}
+			name, err := text(token)
+			if err != nil {
+				return nil, err
+			}
+			if p.StackDepth() == 1 && !p.members[name] {
+				return nil, malformed("unknown_member")
+			}
+			if object[name], err = p.value(); err != nil {
+				return nil, err
+			}
+		}
 	case '[':
-		return p.array()
+		array := []any{}
+		for p.PeekKind() != ']' {
+			value, err := p.value()
+			if err != nil {
+				return nil, err
+			}
+			array = append(array, value)
+		}
+		_, err := p.token()
+		return array, err
 	case '"':
 		return text(token)
 	case '0':
@@ -181,47 +196,16 @@ func (p *parser) token() (jsontext.Token, error) {
 	token, err := p.ReadToken()
 	p.tokens++
 	switch {
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		return token, malformed("duplicate_member")
 	case err != nil:
-		return token, syntaxError(err)
+		return token, malformed("syntax")
 	case p.StackDepth() > maxDepth:
 		return token, malformed("too_deep")
 	case p.tokens > maxTokens:
 		return token, malformed("too_many_tokens")
 	}
 	return token, nil
-}
-
-func (p *parser) object() (any, error) {
-	object := map[string]any{}
-	for {
-		token, err := p.token()
-		if err != nil || token.Kind() == '}' {
-			return object, err
-		}
-		name, err := text(token)
-		if err != nil {
-			return nil, err
-		}
-		if p.StackDepth() == 1 && !p.members[name] {
-			return nil, malformed("unknown_member")
-		}
-		if object[name], err = p.value(); err != nil {
-			return nil, err
-		}
-	}
-}
-
-func (p *parser) array() (any, error) {
-	array := []any{}
-	for p.PeekKind() != ']' {
-		value, err := p.value()
-		if err != nil {
-			return nil, err
-		}
-		array = append(array, value)
-	}
-	_, err := p.token()
-	return array, err
 }
 
 func text(token jsontext.Token) (string, error) {
@@ -232,32 +216,18 @@ func text(token jsontext.Token) (string, error) {
 	return text, nil
 }
 
-func checkEnd(d *jsontext.Decoder) error {
-	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return malformed("trailing_data")
-	}
-	return nil
-}
+// rules describe every operation of openapi.yaml, by operation id.
+type rules map[string]*rule
 
-func syntaxError(err error) error {
-	if errors.Is(err, jsontext.ErrDuplicateName) {
-		return malformed("duplicate_member")
-	}
-	return malformed("syntax")
-}
-
-// rules validates every call against openapi.yaml.
-type rules struct {
-	routes map[string]*routers.Route  // by operation id
-	query  map[string]map[string]bool // names of query parameters, by operation id
-	body   map[string]map[string]bool // names of the body's members, by operation id
-	params map[string]bool            // operations whose query accepts params.NAME, by their x-parameter-filters
+type rule struct {
+	routers.Route
+	query   map[string]bool // names of query parameters
+	members map[string]bool // names of the members of a JSON body; a form allows unknown members
+	filters bool            // whether the query accepts params.NAME, by x-parameter-filters
 }
 
 // sharedRules reads openapi.yaml once. All servers of a process share the result, which is read-only.
-var sharedRules = sync.OnceValues(readRules)
-
-func readRules() (*rules, error) {
+var sharedRules = sync.OnceValues(func() (rules, error) {
 	doc, err := openapi3.NewLoader().LoadFromData(openapi.Spec)
 	if err != nil {
 		return nil, fmt.Errorf("reading openapi.yaml: %w", err)
@@ -265,67 +235,66 @@ func readRules() (*rules, error) {
 	if err := doc.Validate(context.Background()); err != nil {
 		return nil, fmt.Errorf("checking openapi.yaml: %w", err)
 	}
-	r := &rules{routes: map[string]*routers.Route{}, query: map[string]map[string]bool{}, body: map[string]map[string]bool{}, params: map[string]bool{}}
+	all := rules{}
 	for path, item := range doc.Paths.Map() {
 		for method, op := range item.Operations() {
-			r.routes[op.OperationID] = &routers.Route{Spec: doc, Path: path, PathItem: item, Method: method, Operation: op}
-			r.query[op.OperationID] = queryNames(append(slices.Clone(item.Parameters), op.Parameters...))
-			r.body[op.OperationID] = memberNames(op)
-			r.params[op.OperationID] = op.Extensions["x-parameter-filters"] == true
+			ru := &rule{
+				Route: routers.Route{Spec: doc, Path: path, PathItem: item, Method: method, Operation: op},
+				query: map[string]bool{}, members: map[string]bool{}, filters: op.Extensions["x-parameter-filters"] == true,
+			}
+			for _, p := range slices.Concat(item.Parameters, op.Parameters) {
+				if p.Value.In == openapi3.ParameterInQuery {
+					ru.query[p.Value.Name] = true
+				}
+			}
+			if op.RequestBody != nil {
+				if body := op.RequestBody.Value.Content.Get("application/json"); body != nil {
+					for name := range body.Schema.Value.Properties {
+						ru.members[name] = true
+					}
+				}
+			}
+			all[op.OperationID] = ru
 		}
 	}
-	return r, nil
-}
+	return all, nil
+})
 
-// operation returns the id of the operation with that method and path, or "none" if there is none.
-func (ru *rules) operation(method, path string) string {
-	for id, route := range ru.routes {
-		if route.Method == method && route.Path == path {
-			return id
-		}
-	}
-	return "none"
-}
-
-func queryNames(parameters openapi3.Parameters) map[string]bool {
-	names := map[string]bool{}
-	for _, p := range parameters {
-		if p.Value.In == openapi3.ParameterInQuery {
-			names[p.Value.Name] = true
-		}
-	}
-	return names
-}
-
-func memberNames(op *openapi3.Operation) map[string]bool {
-	names := map[string]bool{}
-	if op.RequestBody == nil {
-		return names
-	}
-	if body := op.RequestBody.Value.Content.Get("application/json"); body != nil { // else a form, which allows unknown members
-		for name := range body.Schema.Value.Properties {
-			names[name] = true
-		}
-	}
-	return names
-}
-
-// check validates a call by who against the description of its operation. body is what readBody returned, or nil if the call has
-// none.
-func (ru *rules) check(r *http.Request, who caller, operation string, body map[string]any) error {
+// check validates a call by who against the description of its operation. body is what parseObject returned, or nil if the call
+// has none. An error repeats nothing of the input: it names only parameters and members that the description names.
+func (all rules) check(r *http.Request, who caller, body map[string]any) error {
 	if body == nil && r.ContentLength != 0 {
 		return malformed("body_unexpected")
 	}
-	values, err := ru.readQuery(r, operation)
+	ru := all[callOf(r).operation]
+	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return err
+		return &requestError{kind: errParameter, detail: "query_encoding"}
 	}
-	route := ru.routes[operation]
+	for name, given := range query { // the validator accepts unknown and repeated parameters
+		if strings.HasPrefix(name, paramPrefix) && ru.filters {
+			name = "params" // the caller chooses the rest of the name
+		} else if !ru.query[name] {
+			return &requestError{kind: errParameter, detail: "query_unknown"}
+		}
+		if !utf8.ValidString(given[0]) || strings.ContainsRune(given[0], 0) {
+			return &requestError{kind: errParameter, field: name, detail: "query_encoding"}
+		}
+		if len(given) != 1 {
+			return &requestError{kind: errParameter, field: name, detail: "query_repeated"}
+		}
+	}
+	path := map[string]string{}
+	for _, p := range ru.Operation.Parameters {
+		if p.Value.In == openapi3.ParameterInPath {
+			path[p.Value.Name] = r.PathValue(p.Value.Name)
+		}
+	}
 	err = openapi3filter.ValidateRequest(r.Context(), &openapi3filter.RequestValidationInput{
 		Request:     r,
-		QueryParams: values,
-		Route:       route,
-		PathParams:  ru.path(r, operation),
+		QueryParams: query,
+		Route:       &ru.Route,
+		PathParams:  path,
 		Options: &openapi3filter.Options{
 			SkipSettingDefaults: true,
 			ExcludeRequestBody:  true, // checked below, without reading it again
@@ -338,65 +307,133 @@ func (ru *rules) check(r *http.Request, who caller, operation string, body map[s
 		},
 	})
 	if err == nil && body != nil {
-		schema := route.Operation.RequestBody.Value.Content.Get("application/json").Schema.Value
-		err = schema.VisitJSON(body, openapi3.VisitAsRequest())
+		err = ru.Operation.RequestBody.Value.Content.Get("application/json").Schema.Value.VisitJSON(body, openapi3.VisitAsRequest())
 	}
-	return ruleError(err)
-}
-
-// path returns the values of the path parameters.
-func (ru *rules) path(r *http.Request, operation string) map[string]string {
-	values := map[string]string{}
-	for _, p := range ru.routes[operation].Operation.Parameters {
-		if p.Value.In == openapi3.ParameterInPath {
-			values[p.Value.Name] = r.PathValue(p.Value.Name)
-		}
-	}
-	return values
-}
-
-// readQuery refuses what the validator accepts: unknown and repeated parameters.
-func (ru *rules) readQuery(r *http.Request, operation string) (url.Values, error) {
-	values, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return nil, &requestError{kind: errParameter, detail: "query_encoding"}
-	}
-	for name, given := range values {
-		if strings.HasPrefix(name, paramPrefix) && ru.params[operation] {
-			name = "params" // the caller chooses the rest of the name
-		} else if !ru.query[operation][name] {
-			return nil, &requestError{kind: errParameter, detail: "query_unknown"}
-		}
-		if !utf8.ValidString(given[0]) || strings.ContainsRune(given[0], 0) {
-			return nil, &requestError{kind: errParameter, field: name, detail: "query_encoding"}
-		}
-		if len(given) != 1 {
-			return nil, &requestError{kind: errParameter, field: name, detail: "query_repeated"}
-		}
-	}
-	return values, nil
-}
-
-// ruleError turns an error of the validator into a requestError that repeats nothing of the input: it names only parameters and
-// members that the description names.
-func ruleError(err error) error {
 	if err == nil {
 		return nil
 	}
-	var security *openapi3filter.SecurityRequirementsError
-	if errors.As(err, &security) {
+	if _, ok := errors.AsType[*openapi3filter.SecurityRequirementsError](err); ok {
 		return &requestError{kind: errUnauthenticated, detail: "no_identity"}
 	}
-	var schema *openapi3.SchemaError
-	var request *openapi3filter.RequestError
+	request, inRequest := errors.AsType[*openapi3filter.RequestError](err)
+	schema, inSchema := errors.AsType[*openapi3.SchemaError](err)
 	switch {
-	case errors.As(err, &request) && request.Parameter != nil:
+	case inRequest && request.Parameter != nil:
 		return &requestError{kind: errParameter, field: request.Parameter.Name, detail: "parameter_" + request.Parameter.In}
-	case request != nil || !errors.As(err, &schema):
+	case inRequest || !inSchema:
 		return fmt.Errorf("validating a request: %w", err)
 	}
 	if pointer := schema.JSONPointer(); len(pointer) > 0 {
-		return &requestError{kind: errInvalid, field: pointer[0], detail: pointer[0]}
+		return invalid(pointer[0])
 	}
 	return &requestError{kind: errInvalid, detail: "body"}
+}
+
+// checkID is check for a call without a body whose path contains an id. Malformed, unknown and foreign ids get the same error.
+func (all rules) checkID(r *http.Request, who caller, id string) error {
+	if !ourID(id) {
+		return unknown("id")
+	}
+	return all.check(r, who, nil)
+}
+
+// ourID reports whether an id is a UUID in the form that Brevet writes.
+func ourID(id string) bool {
+	parsed, err := uuid.Parse(id)
+	return err == nil && parsed.String() == id
+}
+
+// badIdentity returns the name of the first of the three filters that is set and invalid, or "".
+func badIdentity(id, prefix, trustDomain string) string {
+	if id != "" {
+		if parsed, err := spiffeid.FromString(id); err != nil || parsed.Path() == "" {
+			return "spiffe_id"
+		}
+	}
+	if prefix != "" {
+		if _, err := spiffeid.FromString(prefix); err != nil {
+			return "spiffe_id_prefix"
+		}
+	}
+	if trustDomain != "" {
+		if td, err := spiffeid.TrustDomainFromString(trustDomain); err != nil || td.Name() != trustDomain {
+			return "trust_domain"
+		}
+	}
+	return ""
+}
+
+// checkText limits the length of a caller's free text in bytes, and refuses text that contains a secret (H82).
+func checkText(field, text string) error {
+	switch {
+	case len(text) > maxReason:
+		return invalid(field)
+	case secret.Shaped(text):
+		return &requestError{
+			kind: errInvalid, field: field, detail: field + "_secret",
+			why: "The text appears to contain a secret, and records are permanent. It was not stored. Send it without the secret.",
+		}
+	}
+	return nil
+}
+
+// checkKeys limits the length of the caller's keys in bytes.
+func checkKeys(csr, publicKey string) error {
+	switch {
+	case len(csr) > maxKey:
+		return invalid("csr")
+	case len(publicKey) > maxKey:
+		return invalid("public_key")
+	}
+	return nil
+}
+
+// quotedKey matches a string of RFC 8941, and unescape replaces its escapes.
+var (
+	quotedKey = regexp.MustCompile(`^"((?:[^"\\]|\\["\\])*)"$`)
+	unescape  = strings.NewReplacer(`\"`, `"`, `\\`, `\`)
+)
+
+// idempotencyKey reads the value of the header: printable ASCII, or the same as a string of RFC 8941 (in double quotes, with a
+// backslash before quotes and backslashes). Both spellings are the same key. It returns "" if the caller sent no key.
+func idempotencyKey(r *http.Request) (string, error) {
+	values := r.Header.Values("Idempotency-Key")
+	if len(values) == 0 {
+		return "", nil
+	}
+	key := values[0]
+	if strings.HasPrefix(key, `"`) {
+		quoted := quotedKey.FindStringSubmatch(key)
+		if quoted == nil {
+			key = "" // invalid, like an empty key
+		} else {
+			key = unescape.Replace(quoted[1])
+		}
+	}
+	unprintable := func(c rune) bool { return c < ' ' || c > '~' }
+	if len(values) > 1 || key == "" || len(key) > maxIdempotencyKey || strings.ContainsFunc(key, unprintable) {
+		return "", &requestError{kind: errParameter, field: "Idempotency-Key", detail: "idempotency_key"}
+	}
+	return key, nil
+}
+
+func malformed(detail string) error { return &requestError{kind: errMalformedBody, detail: detail} }
+
+// invalid names the member of the body that is invalid.
+func invalid(field string) error { return &requestError{kind: errInvalid, field: field, detail: field} }
+
+// badQuery names the query parameter that is invalid.
+func badQuery(field string) error {
+	return &requestError{kind: errParameter, field: field, detail: "parameter_query"}
+}
+
+// unknown says for the record what was not found.
+func unknown(detail string) error { return &requestError{kind: broker.ErrNotFound, detail: detail} }
+
+// notFound adds to ErrNotFound what was not found, for the record. It returns other errors unchanged.
+func notFound(err error, detail string) error {
+	if errors.Is(err, broker.ErrNotFound) {
+		return unknown(detail)
+	}
+	return err
 }

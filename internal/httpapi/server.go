@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/internal/ratelimit"
+	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -33,6 +35,23 @@ import (
 
 // minCursorKey is the shortest CursorKey, in bytes.
 const minCursorKey = 32
+
+const (
+	// issuedAtOnce is how many credentials a replica issues at once for each processor, and for one sandbox. With more, each
+	// would wait longer and none would be ready sooner (about 32 keep a processor busy), so a request beyond the limit is refused
+	// before any decision. Revocations, votes, introspection and checks do not count, so that no number of requests can keep a
+	// credential alive.
+	issuedAtOnce = 64
+	// A person makes a few calls for each page, and more at once to decide on many requests. A caller beyond these limits is a
+	// program (H95).
+	callsPerSecond, callsAtOnce = 20, 200
+	// pollsPerSecond is one poll every pollAfter seconds, with a second of tolerance for the network.
+	pollsPerSecond = 1.0 / (pollAfter - 1)
+	// A sandbox lists its scopes once, and again after a change. Each call evaluates all policies for all scopes.
+	offersPerSecond, offersAtOnce = 1, 10
+	// A gateway reports the uses of each credential once, and of all its credentials when it stops.
+	reportsPerSecond, reportsAtOnce = 20, 1000
+)
 
 // Config configures a Server. People, Auditors, Admins, Orchestrators, ResourceServers, Ready and JWKSMaxAge are optional.
 type Config struct {
@@ -88,7 +107,7 @@ type Server struct {
 	audiences map[spiffeid.ID][]string
 	cursors   *cursors
 	nonces    *dpop.Nonces
-	rules     *rules
+	rules     rules
 	health    *health
 	metrics   *metrics
 	router    *chi.Mux
@@ -117,12 +136,16 @@ func New(cfg Config) (*Server, error) {
 	if cfg.JWKSMaxAge == 0 {
 		cfg.JWKSMaxAge = time.Minute
 	}
-	s := &Server{cfg: cfg, hosts: map[string]bool{}, roles: newRoles(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{}), conns: connections{open: map[net.Conn]*openConnection{}}}
-	s.pace = ratelimit.New(callsPerSecond, callsAtOnce)
-	s.polls = ratelimit.New(pollsPerSecond, 1)
-	s.issuing = ratelimit.NewSemaphore(issuedAtOnce*max(2, runtime.GOMAXPROCS(0)), issuedAtOnce)
-	s.offers = ratelimit.New(offersPerSecond, offersAtOnce)
-	s.reports = ratelimit.New(reportsPerSecond, reportsAtOnce)
+	s := &Server{
+		cfg: cfg, hosts: map[string]bool{}, roles: newRoles(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{}),
+		conns:   connections{open: map[net.Conn]*openConnection{}},
+		health:  &health{checks: cfg.Ready, log: cfg.Log, now: cfg.Now},
+		pace:    ratelimit.New(callsPerSecond, callsAtOnce),
+		polls:   ratelimit.New(pollsPerSecond, 1),
+		offers:  ratelimit.New(offersPerSecond, offersAtOnce),
+		reports: ratelimit.New(reportsPerSecond, reportsAtOnce),
+		issuing: ratelimit.NewSemaphore(issuedAtOnce*max(2, runtime.GOMAXPROCS(0)), issuedAtOnce),
+	}
 	for _, rs := range cfg.ResourceServers {
 		s.audiences[rs.ID] = append(s.audiences[rs.ID], rs.Audiences...)
 	}
@@ -142,7 +165,6 @@ func New(cfg Config) (*Server, error) {
 	if s.metrics, err = newMetrics(cfg.Registry); err != nil {
 		return nil, err
 	}
-	s.health = &health{checks: cfg.Ready, log: cfg.Log, now: cfg.Now}
 	s.router = s.routes()
 	s.handler = s.observed(s.router)
 	return s, nil
@@ -178,7 +200,7 @@ func (cfg Config) check() error {
 func (s *Server) routes() *chi.Mux {
 	mux := chi.NewRouter()
 	mux.NotFound(func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, nobody, &requestError{kind: errNoRoute, detail: "path"})
+		s.fail(w, r, nobody, unknown("path"))
 	})
 	mux.MethodNotAllowed(s.methodNotAllowed)
 	if issuer, _ := s.issuerURL(); strings.Trim(issuer.Path, "/") != "" {
@@ -195,4 +217,86 @@ func (s *Server) Handler() http.Handler { return s.handler }
 // Metrics serves the registry in the Prometheus format. Serve it on a separate address.
 func (s *Server) Metrics() http.Handler {
 	return promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})
+}
+
+// GetKeys serves the public keys.
+func (s *Server) GetKeys(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "getKeys")
+	keys, err := s.cfg.Keys.JWKS()
+	if err != nil {
+		s.fail(w, r, nobody, fmt.Errorf("%w: %w", errKeys, err))
+		return
+	}
+	writeBytes(w, "application/jwk-set+json", cached(s.cfg.JWKSMaxAge), keys)
+}
+
+// GetSpec serves openapi.yaml.
+func (s *Server) GetSpec(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "getSpec")
+	writeBytes(w, "application/yaml", cached(5*time.Minute), Spec)
+}
+
+const (
+	probeTimeout = 2 * time.Second
+	// healthLife is how long a result is reused, so that unauthenticated clients cannot overload the stores.
+	healthLife = time.Second
+)
+
+// health runs the readiness checks, at most once per healthLife.
+type health struct {
+	checks []Check
+	log    *slog.Logger
+	now    func() time.Time
+
+	mu   sync.Mutex
+	last Health
+	at   time.Time
+}
+
+func (h *health) state(ctx context.Context) Health {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.now()
+	if !h.at.IsZero() && now.Sub(h.at) < healthLife {
+		return h.last
+	}
+	// Other callers share the result, so the first caller must not be able to cancel it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
+	defer cancel()
+	failures := make([]error, len(h.checks))
+	var wg sync.WaitGroup
+	for i, check := range h.checks {
+		wg.Go(func() { failures[i] = check.Probe(ctx) })
+	}
+	wg.Wait()
+	h.last, h.at = Health{Status: HealthOK, Checks: map[string]HealthStatus{}}, now
+	for i, check := range h.checks {
+		h.last.Checks[check.Name] = HealthOK
+		if failures[i] != nil {
+			h.last.Status, h.last.Checks[check.Name] = HealthFailing, HealthFailing
+			h.log.WarnContext(ctx, "readiness check failing", "check", check.Name, "error", failures[i])
+		}
+	}
+	return h.last
+}
+
+// Live reports that the process answers.
+func (s *Server) Live(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "live")
+	writeJSON(w, http.StatusOK, Health{Status: HealthOK})
+}
+
+// Ready reports for each check whether it passes, but not why.
+func (s *Server) Ready(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "ready")
+	// A replica that is about to stop is not ready, regardless of its checks.
+	state, status := Health{Status: HealthFailing, Checks: map[string]HealthStatus{"running": HealthFailing}}, http.StatusOK
+	if !s.leaving.Load() {
+		state = s.health.state(r.Context())
+	}
+	if state.Status != HealthOK {
+		status = http.StatusServiceUnavailable
+		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
+	}
+	writeJSON(w, status, state)
 }

@@ -1,21 +1,22 @@
 package httpapi
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/ratelimit"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 )
-
-// maxReason and maxKey are the maximum length of a reason and of a key that the caller sends, in bytes. openapi.yaml can only
-// count characters.
-const maxReason, maxKey = 1000, 8 << 10
 
 // pollAfter is the number of seconds between polls for a decision by people.
 const pollAfter = 5
@@ -23,7 +24,7 @@ const pollAfter = 5
 // IssueToken authenticates the sandbox, reads the request, and lets the broker issue and deliver the credential.
 func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueTokenParams) {
 	serve(s, w, r, "issueToken", func(who attest.Identity) error {
-		ask, err := readOrder[TokenRequest](s, w, r, who, "issueToken")
+		ask, err := readOrder[TokenRequest](s, w, r, who)
 		if err != nil {
 			return err
 		}
@@ -34,7 +35,7 @@ func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueToken
 		if err := checkKeys(ask.Csr, ask.PublicKey); err != nil {
 			return err
 		}
-		if err := checkReason(ask.Reason); err != nil {
+		if err := checkText("reason", ask.Reason); err != nil {
 			return err
 		}
 		user, err := s.delegator(r.Context(), "on_behalf_of", ask.OnBehalfOf)
@@ -60,14 +61,17 @@ func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueToken
 	})
 }
 
-// checkKeys limits the length of the caller's keys in bytes.
-func checkKeys(csr, publicKey string) error {
-	for _, key := range []struct{ member, text string }{{"csr", csr}, {"public_key", publicKey}} {
-		if len(key.text) > maxKey {
-			return &requestError{kind: errInvalid, field: key.member, detail: key.member}
-		}
+// enter takes a place among the credentials that are issued at once. The caller must call leave to free it; more calls of leave
+// do nothing.
+func (s *Server) enter(who attest.Identity) (leave func(), err error) {
+	leave, err = s.issuing.Enter(who.ID().String())
+	switch {
+	case errors.Is(err, ratelimit.ErrKeyBusy):
+		return nil, &requestError{kind: errTooMany, detail: "lane"}
+	case err != nil:
+		return nil, &requestError{kind: errBusy, detail: "lane"}
 	}
-	return nil
+	return leave, nil
 }
 
 // deliver writes a result: a credential, the state of a pending request, or the state of an earlier request. It returns a denial
@@ -93,8 +97,7 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, result broker.R
 		})
 		return nil
 	case d.Outcome == scopes.Deny:
-		s.wantsProof(w.Header(), d)
-		return denialOf(rec)
+		return s.denial(w.Header(), rec)
 	}
 	return errFault
 }
@@ -123,25 +126,23 @@ func (s *Server) handOver(w http.ResponseWriter, r *http.Request, status int, cr
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	if _, err := w.Write(body); err != nil {
-		return fmt.Errorf("%w: %w", errCutOff, err)
+	// Flush of a wrapper returns no error, so it is called on what the wrappers wrap.
+	inner := w
+	for {
+		wrapper, ok := inner.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			break
+		}
+		inner = wrapper.Unwrap()
 	}
-	if err := flush(w); err != nil {
+	_, err = w.Write(body)
+	if err == nil {
+		err = http.NewResponseController(inner).Flush()
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", errCutOff, err)
 	}
 	return nil
-}
-
-// flush empties the buffers above the socket, and returns an error if that fails. It unwraps w first: Flush of the wrappers
-// returns no error.
-func flush(w http.ResponseWriter) error {
-	for {
-		if inner, ok := w.(interface{ Unwrap() http.ResponseWriter }); ok {
-			w = inner.Unwrap()
-			continue
-		}
-		return http.NewResponseController(w).Flush()
-	}
 }
 
 // token is the only function that reveals a credential.
@@ -183,35 +184,43 @@ func writePending(w http.ResponseWriter, p Pending) {
 	writeJSON(w, http.StatusAccepted, p)
 }
 
-// denial is a denial by policy, with what the caller learns about it.
-type denial struct {
-	id, reason, explanation, catalogue, approvers string
-	policies                                      []string
-	narrowest                                     *scopes.Ask
-}
-
-func denialOf(rec broker.Record) *denial {
+// denial returns the error for a denial by policy. If only the proof was missing, it gives the caller a nonce for one.
+func (s *Server) denial(h http.Header, rec broker.Record) error {
 	d := rec.Decision
-	out := &denial{
-		id: rec.ID, reason: d.Reason, explanation: d.Explanation, catalogue: d.Catalogue,
-		policies: d.Policies, narrowest: d.Narrowest,
+	if d.Reason == scopes.ReasonProofRequired {
+		s.giveNonce(h)
 	}
-	if d.Approval != nil {
-		out.approvers = d.Approval.Group
-	}
-	return out
+	return &requestError{kind: errDenied, tell: func(p *Problem) {
+		p.ID, p.Reason, p.Explanation, p.Catalogue, p.Policies = rec.ID, d.Reason, d.Explanation, d.Catalogue, list(d.Policies)
+		if d.Approval != nil {
+			p.Approvers = d.Approval.Group
+		}
+		if d.Narrowest != nil {
+			p.Narrowest = NarrowestAsk{Scope: d.Narrowest.Scope, Params: d.Narrowest.Params, TTL: seconds(d.Narrowest.TTL)}
+		}
+	}}
 }
 
-func (d *denial) Error() string { return errDenied.Error() }
-
-func (d *denial) Unwrap() error { return errDenied }
-
-func (d *denial) tell(p *Problem) {
-	p.ID, p.Reason, p.Explanation, p.Catalogue = d.id, d.reason, d.explanation, d.catalogue
-	p.Policies, p.Approvers = list(d.policies), d.approvers
-	if d.narrowest != nil {
-		p.Narrowest = NarrowestAsk{Scope: d.narrowest.Scope, Params: d.narrowest.Params, TTL: seconds(d.narrowest.TTL)}
+// rejection describes a request that people did not approve, or that has ended, in the same form as a denial by policy.
+func rejection(v *broker.View) error {
+	reason, explanation, group := string(v.Status), "", "the group "+v.ApprovalGroup
+	if v.BreakGlass != "" {
+		group += " or " + v.BreakGlass
 	}
+	switch v.Status {
+	case broker.StatusRejected:
+		explanation = "A member of " + group + " denied the request."
+	case broker.StatusWithdrawn:
+		explanation = "The request was withdrawn."
+	case broker.StatusExpired:
+		explanation = "The request expired before it was decided or redeemed."
+	default:
+		reason, explanation = v.DecisionCode, strings.TrimSpace(v.Explanation)
+	}
+	return &requestError{kind: errDenied, tell: func(p *Problem) {
+		p.ID, p.Reason, p.Explanation, p.Catalogue = v.ID, reason, explanation, v.Catalogue
+		p.Policies, p.Approvers = list(v.Policies), v.ApprovalGroup
+	}}
 }
 
 func authorityOf(d scopes.Decision) string {
@@ -229,4 +238,151 @@ func list(s []string) []string {
 		return []string{}
 	}
 	return s
+}
+
+// approvalOf returns which group decides, or decided, on a request.
+func approvalOf(v *broker.View) Approval {
+	return Approval{Group: v.ApprovalGroup, Quorum: v.ApprovalQuorum, BreakGlass: v.BreakGlass, Broken: v.Broken}
+}
+
+// RedeemRequest issues and delivers the credential of an approved request.
+func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ RedeemRequestParams) {
+	serve(s, w, r, "redeemRequest", func(who attest.Identity) error {
+		if !ourID(id) {
+			return unknown("id")
+		}
+		ask, err := readOrder[Redemption](s, w, r, who)
+		if err != nil {
+			return err
+		}
+		if err := checkKeys(ask.Csr, ask.PublicKey); err != nil {
+			return err
+		}
+		leave, err := s.enter(who)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		claim := broker.Redemption{Request: id, CSR: ask.Csr, PublicKey: ask.PublicKey}
+		if claim.JKT, err = s.requireDPoP(w, r, who); err != nil {
+			return err
+		}
+		return notFound(s.cfg.Broker.RedeemApproval(r.Context(), who, claim, func(result broker.Result) error {
+			leave() // a caller that reads slowly must not hold a place
+			return s.deliver(w, r, result)
+		}), "id")
+	})
+}
+
+// WithdrawRequest withdraws one of the caller's own requests.
+func (s *Server) WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID) {
+	serve(s, w, r, "withdrawRequest", func(who attest.Identity) error {
+		if err := s.rules.checkID(r, who, id); err != nil {
+			return err
+		}
+		if err := s.cfg.Broker.Withdraw(r.Context(), who, id); err != nil {
+			return notFound(err, "id")
+		}
+		writeNoContent(w)
+		return nil
+	})
+}
+
+// GetRequest tells a caller the state of one of its own requests.
+func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, params GetRequestParams) {
+	serve(s, w, r, "getRequest", func(who attest.Identity) error {
+		v, err := s.find(r, who, id, broker.Reach{Subject: who.ID().String()})
+		if err != nil {
+			return err
+		}
+		if v, err = s.waitFor(w, r, v, params.Wait); err != nil {
+			return err
+		}
+		inForce, err := s.cfg.Broker.Alive(r.Context(), v)
+		if err != nil {
+			return err
+		}
+		writeJSON(w, http.StatusOK, RequestState{
+			ID: v.ID, Status: Status(v.Status), StatusDetail: v.StatusDetail, StatusAt: v.StatusTime, InForce: inForce,
+			Decision: Decision(v.Decision), DecisionCode: v.DecisionCode, Explanation: v.Explanation,
+			Scope: v.Scope, Task: v.Task, ExpiresAt: v.Expires,
+			Approval: approvalOf(v), VotesCast: v.Votes, RedeemedBy: v.RedeemedBy,
+		})
+		return nil
+	})
+}
+
+// waitFor holds a call until one of the caller's requests is no longer pending, or until the time that the caller gave is over.
+func (s *Server) waitFor(w http.ResponseWriter, r *http.Request, v *broker.View, wait string) (*broker.View, error) {
+	longest, err := time.ParseDuration(wait)
+	if err != nil || v.Status != broker.StatusPending {
+		return v, nil
+	}
+	if err := http.NewResponseController(w).SetWriteDeadline(s.cfg.Now().Add(longest + writeTimeout)); err != nil &&
+		!errors.Is(err, http.ErrNotSupported) {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), longest)
+	defer cancel()
+	go func() {
+		select {
+		case <-s.closed:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	if !s.cfg.Broker.Await(ctx, v.ID, v.Subject.ID.String()) {
+		return v, nil
+	}
+	return s.cfg.Broker.Get(r.Context(), v.ID, broker.Reach{Subject: v.Subject.ID.String()})
+}
+
+// ListScopes lists the scopes that a sandbox may request.
+func (s *Server) ListScopes(w http.ResponseWriter, r *http.Request) {
+	serve(s, w, r, "listScopes", func(who attest.Identity) error {
+		if err := s.rules.check(r, who, nil); err != nil {
+			return err
+		}
+		if !s.offers.Allow(who.ID().String(), s.cfg.Now()) {
+			return &requestError{kind: errPace, detail: "pace"}
+		}
+		offers, catalogue := s.cfg.Broker.Offers(who)
+		list := ScopeList{Catalogue: catalogue, Scopes: make([]OfferedScope, len(offers))}
+		for i, offer := range offers {
+			list.Scopes[i] = offeredScope(offer)
+		}
+		writeJSON(w, http.StatusOK, list)
+		return nil
+	})
+}
+
+func offeredScope(offer scopes.Offer) OfferedScope {
+	scope := offer.Scope
+	out := OfferedScope{
+		Name: scope.Name, Title: scope.Title, Authority: string(scope.Authority), Params: make(map[string]ScopeParam, len(scope.Params)),
+		TTLDefault: seconds(scope.TTL.Default), TTLMax: seconds(scope.TTL.Max),
+		Approval: OfferedScopeApproval(offer.Approval), Credential: scope.Credential.Kind,
+		Bind: cmp.Or(OfferedScopeBind(scope.Credential.Bind), BindNone),
+		Csr:  scope.Credential.Kind == scopes.KindPKI && !scope.Credential.ServerKey,
+	}
+	for name, p := range scope.Params {
+		param := ScopeParam{Type: string(p.Type), Pattern: p.Pattern, MaxLength: p.MaxLength, Values: p.Values}
+		if p.Type == scopes.ParamInt {
+			param.Min, param.Max = &p.Min, &p.Max
+		}
+		out.Params[name] = param
+	}
+	for _, rule := range scope.Egress {
+		egress := EgressRule{Hosts: rule.Hosts, Databases: rule.Databases}
+		if len(rule.Databases) == 0 {
+			send := rule.Send
+			egress.Methods, egress.Paths = rule.Methods, rule.Paths
+			egress.Send = EgressSend{
+				As: cmp.Or(EgressSendAs(send.As), SendBearer), Name: send.Name, User: send.User, Field: send.Field,
+				Service: send.Service, Region: send.Region,
+			}
+		}
+		out.Egress = append(out.Egress, egress)
+	}
+	return out
 }
