@@ -1,10 +1,16 @@
 package console
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"net/http"
+	"net/url"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -148,3 +154,166 @@ func sumRates(rates broker.Rates) broker.Rate {
 	}
 	return sum
 }
+
+const (
+	// lasts is how long a cached answer is used.
+	lasts = 3 * time.Second
+	// mostReaches is how many reaches live counts are cached for.
+	mostReaches = 64
+)
+
+// lately caches the last answer of a slow call, including an error. All visitors within a few seconds get the same answer.
+// The zero value is ready to use.
+type lately[T any] struct {
+	mu    sync.Mutex
+	asked time.Time
+	value T
+	err   error
+}
+
+// read returns the cached answer, or calls fetch if that is too old. The call continues if the caller disconnects, because
+// other callers wait for it.
+func (l *lately[T]) read(ctx context.Context, now func() time.Time, fetch func(context.Context) (T, error)) (T, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if since := now().Sub(l.asked); since < 0 || since >= lasts {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTimeout)
+		defer cancel()
+		l.value, l.err = fetch(ctx)
+		l.asked = now()
+	}
+	return l.value, l.err
+}
+
+// liveTotals caches live counts by reach: the dashboards of many people refresh by themselves. The zero value is ready to
+// use.
+type liveTotals struct {
+	mu sync.Mutex
+	of map[string]*lately[broker.LiveCounts]
+}
+
+// within returns the cache of one reach.
+func (l *liveTotals) within(reach broker.Reach) *lately[broker.LiveCounts] {
+	key := fmt.Sprintf("%#v", reach)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of[key] == nil {
+		if l.of == nil || len(l.of) >= mostReaches {
+			l.of = map[string]*lately[broker.LiveCounts]{}
+		}
+		l.of[key] = &lately[broker.LiveCounts]{}
+	}
+	return l.of[key]
+}
+
+// livePage shows the live credentials, the recent rates and the quarantines.
+type livePage struct {
+	broker.LiveCounts
+
+	TooBroad    bool
+	Window      string
+	Rates       []broker.Rate // newest first
+	Step        time.Duration
+	Quarantines []broker.Quarantine
+}
+
+// live counts the live credentials. A script reloads the page every few seconds while it is visible.
+func (c *Console) live(r *http.Request, who *visitor) (view, error) {
+	p := livePage{Window: windowOf(r.URL.Query())}
+	reads, ctx := errgroup.WithContext(r.Context())
+	reads.Go(func() (err error) {
+		if p.LiveCounts, err = c.cfg.Broker.LiveCounts(ctx, who.Auditor); errors.Is(err, broker.ErrTooBroad) {
+			p.TooBroad, err = true, nil
+		}
+		return err
+	})
+	reads.Go(func() error {
+		found, err := c.ratesOf(ctx, p.Window, who.Auditor)
+		p.Rates, p.Step = slices.Clone(found.Steps), found.Step
+		slices.Reverse(p.Rates)
+		return err
+	})
+	reads.Go(func() (err error) {
+		p.Quarantines, err = c.cfg.Broker.Quarantines(ctx, who.Auditor)
+		return err
+	})
+	return pageLive.view("Live credentials", &p), reads.Wait()
+}
+
+// windowOf returns the period of the rates: "hour", or "day" if the address says so.
+func windowOf(values url.Values) string {
+	if values.Get("window") == "day" {
+		return "day"
+	}
+	return "hour"
+}
+
+func (c *Console) ratesOf(ctx context.Context, window string, reach broker.Reach) (broker.Rates, error) {
+	if window == "day" {
+		return c.cfg.Broker.Rates(ctx, c.cfg.Now().Add(-24*time.Hour), 30*time.Minute, reach)
+	}
+	return c.cfg.Broker.Rates(ctx, c.cfg.Now().Add(-time.Hour), time.Minute, reach)
+}
+
+// rates returns the data for the chart of the live page, column by column.
+func (c *Console) rates(w http.ResponseWriter, r *http.Request) {
+	who, err := c.visitor(r)
+	if errors.Is(err, errNobody) {
+		toLogin(w, r)
+		return
+	}
+	if err == nil && !who.Audits() {
+		err = errNotAllowed
+	}
+	var found broker.Rates
+	if err == nil {
+		found, err = c.ratesOf(r.Context(), windowOf(r.URL.Query()), who.Auditor)
+	}
+	if err != nil {
+		c.fail(w, r, who, err)
+		return
+	}
+	out := map[string][]int64{"times": {}, "issued": {}, "denied": {}, "pending": {}, "ended": {}}
+	for _, step := range found.Steps {
+		for name, n := range map[string]int64{
+			"times": step.Start.Unix(), "issued": step.Issued, "denied": step.Denied, "pending": step.Pending, "ended": step.Ended,
+		} {
+			out[name] = append(out[name], n)
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(out) // the client may have disconnected
+}
+
+// profile is the visitor's own identity and roles.
+type profile struct {
+	Name, ID string
+	Groups   []string
+	Expires  time.Time // of the login
+	Roles    []role
+}
+
+// role is the name of a role, and where the person holds it.
+type role struct {
+	Name  string
+	Where []string
+}
+
+func roleOf(name string, reach broker.Reach) role {
+	o := role{Name: name}
+	for _, domain := range reach.TrustDomains {
+		o.Where = append(o.Where, "spiffe://"+domain)
+	}
+	o.Where = append(o.Where, reach.Within...)
+	return o
+}
+
+// you shows the visitor's own profile.
+func (c *Console) you(_ *http.Request, who *visitor) (view, error) {
+	return pageYou.view("Profile", profile{
+		Name: who.Name(), ID: who.ID(), Groups: who.Groups(), Expires: who.Expires(),
+		Roles: []role{roleOf("Approver", who.Approver), roleOf("Auditor", who.Auditor), roleOf("Admin", who.Admin)},
+	}), nil
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

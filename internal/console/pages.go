@@ -2,18 +2,133 @@ package console
 
 import (
 	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"html/template"
 	"io/fs"
+	"mime"
 	"net/http"
+	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/go-chi/chi/v5"
 )
+
+// visitor is the authenticated person, and their reach in each role.
+type visitor struct {
+	people.Person
+
+	Approver, Auditor, Admin broker.Reach
+}
+
+// holds reports whether a role reaches anything.
+func holds(reach broker.Reach) bool { return len(reach.TrustDomains)+len(reach.Within) > 0 }
+
+// Approves, Audits and Administers report whether the visitor holds the role anywhere. Templates use them to show only what
+// is for their reader.
+func (v *visitor) Approves() bool    { return v != nil && holds(v.Approver) }
+func (v *visitor) Audits() bool      { return v != nil && holds(v.Auditor) }
+func (v *visitor) Administers() bool { return v != nil && holds(v.Admin) }
+
+// visitor returns the person whom the session's ID token identifies, and verifies the token again. It returns errNobody if
+// there is no token or it is no longer valid.
+func (c *Console) visitor(r *http.Request) (*visitor, error) {
+	raw := c.sessions.GetString(r.Context(), keyIDToken)
+	if raw == "" {
+		return nil, errNobody
+	}
+	person, err := c.cfg.People.Identify(r.Context(), raw)
+	switch {
+	case errors.Is(err, people.ErrProviderUnavailable):
+		return nil, err
+	case err != nil:
+		return nil, errNobody
+	case !c.pace.Allow(person.ID(), c.cfg.Now()):
+		return nil, errPace
+	}
+	return &visitor{
+		Person: person, Approver: c.reach(person, people.RoleApprover), Auditor: c.reach(person, people.RoleAuditor), Admin: c.reach(person, people.RoleAdmin),
+	}, nil
+}
+
+// reach returns the reach of a person in a role, within the trust domains that Brevet serves.
+func (c *Console) reach(who people.Person, role people.Role) broker.Reach {
+	within := c.cfg.Broker.Within(who, role)
+	if !slices.Contains(within, people.Everywhere) {
+		return broker.ReachOf(within)
+	}
+	var all []string
+	for _, domain := range c.cfg.TrustDomains {
+		all = append(all, "spiffe://"+domain)
+	}
+	return broker.ReachOf(all)
+}
+
+// visit handles a page for logged-in people. It redirects everybody else to the login, which returns to the page.
+func (c *Console) visit(do func(*http.Request, *visitor) (view, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		who, err := c.visitor(r)
+		if errors.Is(err, errNobody) {
+			toLogin(w, r)
+			return
+		}
+		if err != nil {
+			c.fail(w, r, nil, err)
+			return
+		}
+		v, err := do(r, who)
+		if err != nil {
+			c.fail(w, r, who, err)
+			return
+		}
+		c.show(w, r, who, v)
+	}
+}
+
+// done is the page to redirect to after an action, and the notice to show there.
+type done struct{ to, notice string }
+
+// act handles a form and then redirects the browser, so that reloading the page does not repeat the action.
+func (c *Console) act(do func(*http.Request, *visitor) (done, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		who, err := c.visitor(r)
+		if err != nil {
+			c.fail(w, r, nil, err)
+			return
+		}
+		if err := r.ParseForm(); err != nil {
+			c.fail(w, r, who, errForm)
+			return
+		}
+		d, err := do(r, who)
+		if err != nil {
+			c.fail(w, r, who, err)
+			return
+		}
+		c.sessions.Put(r.Context(), keyNotice, d.notice)
+		http.Redirect(w, r, d.to, http.StatusSeeOther)
+	}
+}
+
+// toLogin redirects the browser to the login. A request from a script gets HX-Refresh instead, so that the page reloads: a
+// login page is useless to a script.
+func toLogin(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("HX-Request") != "" || r.Header.Get("Sec-Fetch-Dest") == "empty" {
+		w.Header().Set("HX-Refresh", "true")
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	http.Redirect(w, r, "/login?return="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
+}
 
 //go:embed templates
 var templates embed.FS
@@ -141,4 +256,78 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, who *visitor, v v
 		w.WriteHeader(v.status)
 	}
 	_, _ = w.Write(body.Bytes()) // the client may have disconnected
+}
+
+//go:embed static
+var files embed.FS
+
+// asset is one file, plain and compressed with gzip.
+type asset struct {
+	hash, kind    string
+	plain, packed []byte
+}
+
+// static serves the scripts and styles. The address of each contains its digest, so that browsers can cache it forever.
+type static struct{ assets map[string]asset }
+
+func newStatic() (*static, error) {
+	s := &static{assets: map[string]asset{}}
+	err := fs.WalkDir(files, "static", func(name string, entry fs.DirEntry, err error) error {
+		if kind := mime.TypeByExtension(path.Ext(name)); err == nil && !entry.IsDir() && kind != "" {
+			return s.add(name, kind)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("console: packing scripts and styles: %w", err)
+	}
+	return s, nil
+}
+
+func (s *static) add(name, kind string) error {
+	plain, err := files.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	var packed bytes.Buffer
+	w, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(plain); err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	sum := sha256.Sum256(plain)
+	s.assets[path.Base(name)] = asset{hex.EncodeToString(sum[:8]), kind, plain, packed.Bytes()}
+	return nil
+}
+
+// address returns the path of a file.
+func (s *static) address(name string) (string, error) {
+	a, ok := s.assets[name]
+	if !ok {
+		return "", fmt.Errorf("there is no file %q", name)
+	}
+	return "/static/" + a.hash + "/" + name, nil
+}
+
+func (s *static) serve(w http.ResponseWriter, r *http.Request) {
+	a, ok := s.assets[chi.URLParam(r, "name")]
+	if !ok || a.hash != chi.URLParam(r, "hash") {
+		http.NotFound(w, r)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", a.kind)
+	h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	h.Set("Vary", "Accept-Encoding")
+	body := a.plain
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		h.Set("Content-Encoding", "gzip")
+		body = a.packed
+	}
+	_, _ = w.Write(body) // the client may have disconnected
 }
