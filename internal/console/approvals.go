@@ -1,12 +1,14 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -20,13 +22,6 @@ import (
 
 // mostAsks is how many requests a page lists. An approver with more pending requests decides these first.
 const mostAsks = 50
-
-func (c *Console) approvalsRoutes(mux chi.Router) {
-	mux.Get("/approvals", c.visit(c.inbox))
-	mux.Get("/approvals/events", c.tellApprovals)
-	mux.Get("/approvals/{id}", c.visit(c.approval))
-	mux.Post("/approvals/{id}/vote", c.act(c.vote))
-}
 
 // agreed contains the parameters that a vote approves. They are decoded from the canonical text whose hash the vote
 // contains.
@@ -76,37 +71,33 @@ func (c *Console) askOf(one *broker.ApprovalRequest, who *visitor) (ask, error) 
 		return ask{}, fmt.Errorf("reading what a request asks for: %w", err)
 	}
 	a.Owner = c.cfg.Broker.Owner(a.Agreed.SPIFFEID)
-	if a.Title == "" {
-		a.Title = a.Agreed.Scope
-	}
-	c.offer(&a, who)
-	return a, nil
-}
+	a.Title = cmp.Or(a.Title, a.Agreed.Scope)
 
-// offer computes which votes the page offers to the reader. The broker checks again when the reader votes.
-func (c *Console) offer(a *ask, who *visitor) {
-	open := a.Status == broker.StatusPending
-	said := func(verdicts ...broker.Verdict) bool {
-		return slices.ContainsFunc(a.VotesCast, func(v broker.Vote) bool { return v.Voter.ID == who.ID() && slices.Contains(verdicts, v.Verdict) })
+	// The page offers only votes that the broker would accept. The broker checks again when the reader votes.
+	open, approved, denied := a.Open(), false, false
+	for _, v := range a.VotesCast {
+		if v.Voter.ID == who.ID() {
+			approved = approved || v.Verdict == broker.Approve || v.Verdict == broker.BreakGlass
+			denied = denied || v.Verdict == broker.Deny
+		}
 	}
-	yes, stand, no := c.cfg.Broker.Entitled(who.Person, broker.Approve, a.ApprovalRequest), c.cfg.Broker.Entitled(who.Person, broker.BreakGlass, a.ApprovalRequest),
-		c.cfg.Broker.Entitled(who.Person, broker.Deny, a.ApprovalRequest)
-	heard := said(broker.Approve, broker.BreakGlass)
-	a.Approve, a.Break = open && yes == nil && !heard, open && stand == nil && !heard
-	a.Deny = no == nil && !said(broker.Deny) && slices.Contains([]broker.Status{broker.StatusPending, broker.StatusApproved, broker.StatusRedeemed}, a.Status)
+	a.Approve = open && !approved && c.cfg.Broker.Entitled(who.Person, broker.Approve, one) == nil
+	a.Break = open && !approved && c.cfg.Broker.Entitled(who.Person, broker.BreakGlass, one) == nil
+	no := c.cfg.Broker.Entitled(who.Person, broker.Deny, one)
+	a.Deny = no == nil && !denied && (open || a.Status == broker.StatusApproved || a.Status == broker.StatusRedeemed)
 	switch {
 	case a.Approve, a.Break, a.Deny && !open:
 	case !open:
 		a.Bar = "This request is already decided."
-	case heard:
+	case approved:
 		a.Bar = "You have already approved this request."
 	case no != nil:
 		a.Bar = troubleOf(no).Means
 	}
+	return a, nil
 }
 
-// MayApprove and MayBreak report whether the page offers the vote. They are false if the vote requires a passkey and the
-// reader has none.
+// MayApprove and MayBreak report whether the page has a form for the vote: a vote that requires a passkey needs one.
 func (a *ask) MayApprove() bool { return a.Approve && (a.Signing == nil || a.Signing.Keys > 0) }
 func (a *ask) MayBreak() bool   { return a.Break && (a.Signing == nil || a.Signing.Keys > 0) }
 
@@ -124,20 +115,6 @@ func (a *ask) Signed() bool { return a.Agreed.Passkey == scopes.PasskeyRequired 
 
 // Remembers reports whether an approval may cover the whole task.
 func (a *ask) Remembers() bool { return a.Agreed.Remember == scopes.RememberTask }
-
-// Yes and Broke count the approvals and the break-glass votes, as far as the votes are known.
-func (a *ask) Yes() int   { return a.saying(broker.Approve) }
-func (a *ask) Broke() int { return a.saying(broker.BreakGlass) }
-
-func (a *ask) saying(verdict broker.Verdict) int {
-	n := 0
-	for _, v := range a.VotesCast {
-		if v.Verdict == verdict {
-			n++
-		}
-	}
-	return n
-}
 
 // StandIns returns the number of votes that a break-glass approval requires.
 func (a *ask) StandIns() int { return scopes.BreakGlassQuorum }
@@ -162,14 +139,15 @@ type inbox struct {
 
 // inbox lists the requests that wait for the visitor. Similar requests are next to each other.
 func (c *Console) inbox(r *http.Request, who *visitor) (view, error) {
-	if !who.Approves() {
-		return view{}, errNotAllowed
-	}
 	asks, more, err := c.waiting(r, who)
 	if err != nil {
 		return view{}, err
 	}
-	list := inbox{More: more, State: stateOf(asks)}
+	broken := map[string]bool{}
+	for i := range asks {
+		broken[asks[i].ID] = asks[i].Broken
+	}
+	list := inbox{More: more, State: digestOf(broken)}
 	for _, alike := range families(asks) {
 		alike[0].Alike = len(alike) - 1
 		list.Asks = append(list.Asks, alike...)
@@ -215,15 +193,7 @@ func families(asks []ask) [][]ask {
 	return all
 }
 
-// stateOf returns a digest of the pending requests that does not depend on their order.
-func stateOf(asks []ask) string {
-	broken := map[string]bool{}
-	for i := range asks {
-		broken[asks[i].ID] = asks[i].Broken
-	}
-	return digestOf(broken)
-}
-
+// digestOf returns a digest of pending requests. The value of an id is true if the request has a break-glass vote.
 func digestOf(broken map[string]bool) string {
 	var text strings.Builder
 	for _, id := range sortedKeys(broken) {
@@ -244,9 +214,6 @@ func caseID(r *http.Request) (string, error) {
 
 // approval shows one request with its votes, and the similar requests that are pending.
 func (c *Console) approval(r *http.Request, who *visitor) (view, error) {
-	if !who.Approves() {
-		return view{}, errNotAllowed
-	}
 	id, err := caseID(r)
 	if err != nil {
 		return view{}, err
@@ -260,24 +227,17 @@ func (c *Console) approval(r *http.Request, who *visitor) (view, error) {
 		return view{}, err
 	}
 	if a.Open() && !a.Signed() {
-		if a.Like, err = c.alike(r, who, &a); err != nil {
+		asks, _, err := c.waiting(r, who)
+		if err != nil {
 			return view{}, err
 		}
+		like := a.GroupKey()
+		a.Like = slices.DeleteFunc(asks, func(b ask) bool { return b.ID == a.ID || b.GroupKey() != like })
 	}
 	if err := c.sign(r.Context(), who, &a); err != nil {
 		return view{}, err
 	}
 	return pageApproval.view(short(a.Title, 80), &a), nil
-}
-
-// alike lists the other pending requests that are similar to a.
-func (c *Console) alike(r *http.Request, who *visitor, a *ask) ([]ask, error) {
-	asks, _, err := c.waiting(r, who)
-	if err != nil {
-		return nil, err
-	}
-	like := a.GroupKey()
-	return slices.DeleteFunc(asks, func(b ask) bool { return b.ID == a.ID || b.GroupKey() != like }), nil
 }
 
 const (
@@ -294,23 +254,13 @@ var errSlow = errors.New("client does not read its events")
 
 // tellApprovals streams server-sent events to a page that lists pending requests. An event says only that the list has
 // changed; the page then fetches the list.
-func (c *Console) tellApprovals(w http.ResponseWriter, r *http.Request) {
-	who, err := c.visitor(r)
-	switch {
-	case errors.Is(err, errNobody):
-		toLogin(w, r)
-		return
-	case err == nil && !who.Approves():
-		err = errNotAllowed
-	}
-	if err != nil {
-		c.fail(w, r, who, err)
-		return
+func (c *Console) tellApprovals(w http.ResponseWriter, r *http.Request, who *visitor) error {
+	if !who.Approves() {
+		return errNotAllowed
 	}
 	listener, err := c.cfg.Broker.Listen(r.Context(), who.Person, afterAll)
 	if err != nil {
-		c.fail(w, r, who, err)
-		return
+		return err
 	}
 	defer listener.Close()
 	out := &stream{w: w, control: http.NewResponseController(w), now: c.cfg.Now}
@@ -318,18 +268,27 @@ func (c *Console) tellApprovals(w http.ResponseWriter, r *http.Request) {
 		// The page reconnects, and the first event shows it whether the list has changed.
 		c.cfg.Log.DebugContext(r.Context(), "events cut off", "error", err)
 	}
+	return nil
 }
 
 // tell writes events until the login expires, this replica stops, or the client disconnects.
 func (c *Console) tell(ctx context.Context, who *visitor, listener *broker.Listener, out *stream) error {
-	if err := out.begin(); err != nil {
+	// The request is read completely, and the server's read timeout must not end the stream.
+	if err := out.control.SetReadDeadline(time.Time{}); err != nil {
+		return fmt.Errorf("beginning a stream: %w", err)
+	}
+	h := out.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no")
+	out.w.WriteHeader(http.StatusOK)
+	if err := out.write(": hello\n\n"); err != nil {
 		return err
 	}
 	alive := time.NewTicker(tellEvery)
 	defer alive.Stop()
 	over := time.NewTimer(who.Expires().Sub(c.cfg.Now()))
 	defer over.Stop()
-	waits := &waits{broken: map[string]bool{}}
+	waits := waits{broken: map[string]bool{}}
 	for {
 		select {
 		case events, ok := <-listener.Events:
@@ -373,23 +332,18 @@ func (w *waits) hear(events []broker.Event) string {
 		case broker.EventDecided:
 			gone++
 			delete(w.broken, e.Request.ID)
-		case broker.EventCurrent:
-			w.keep(e.IDs)
+		case broker.EventCurrent: // these, and no others, are pending now
+			now := map[string]bool{}
+			for _, id := range e.IDs {
+				now[id] = w.broken[id]
+			}
+			w.broken = now
 		}
 	}
 	if !w.told {
 		w.told, come, gone = true, 0, 0
 	}
 	return fmt.Sprintf("event: changed\ndata: {\"state\":%q,\"waiting\":%d,\"come\":%d,\"gone\":%d}\n\n", digestOf(w.broken), len(w.broken), come, gone)
-}
-
-// keep replaces the tracked requests with ids, the requests that are pending now.
-func (w *waits) keep(ids []string) {
-	now := map[string]bool{}
-	for _, id := range ids {
-		now[id] = w.broken[id]
-	}
-	w.broken = now
 }
 
 // stream is a response of server-sent events.
@@ -399,31 +353,19 @@ type stream struct {
 	now     func() time.Time
 }
 
-func (o *stream) begin() error {
-	// The request is read completely, and the server's read timeout must not end the stream.
-	if err := o.control.SetReadDeadline(time.Time{}); err != nil {
-		return fmt.Errorf("beginning a stream: %w", err)
-	}
-	h := o.w.Header()
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("X-Accel-Buffering", "no")
-	o.w.WriteHeader(http.StatusOK)
-	return o.write(": hello\n\n")
-}
-
 // write sends text at once. It returns an error if the client does not read it in time.
 func (o *stream) write(text string) error {
-	if err := o.control.SetWriteDeadline(o.now().Add(tellTimeout)); err != nil {
-		return fmt.Errorf("writing an event: %w", err)
+	err := o.control.SetWriteDeadline(o.now().Add(tellTimeout))
+	if err == nil {
+		_, err = io.WriteString(o.w, text)
 	}
-	if _, err := o.w.Write([]byte(text)); err != nil {
-		return fmt.Errorf("writing an event: %w", err)
+	if err == nil {
+		err = o.control.Flush()
 	}
-	if err := o.control.Flush(); err != nil {
-		return fmt.Errorf("writing an event: %w", err)
+	if err == nil { // HTTP/2 would end the stream at the deadline even if there is nothing to write
+		err = o.control.SetWriteDeadline(time.Time{})
 	}
-	// HTTP/2 would end the stream at the deadline even if there is nothing to write.
-	if err := o.control.SetWriteDeadline(time.Time{}); err != nil {
+	if err != nil {
 		return fmt.Errorf("writing an event: %w", err)
 	}
 	return nil

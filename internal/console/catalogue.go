@@ -24,35 +24,26 @@ const (
 
 var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-func (c *Console) catalogueRoutes(mux chi.Router) {
-	mux.Get("/catalogue", c.visit(c.catalogue))
-	mux.Get("/catalogue/scopes/{name}", c.visit(c.scope))
-	mux.Get("/catalogue/versions", c.visit(c.versions))
-	mux.Get("/catalogue/diff", c.visit(c.diff))
-}
-
-// readsCatalogue returns nil if the visitor is auditor or admin in every trust domain. A catalogue concerns all of them, as
-// at the API.
-func (c *Console) readsCatalogue(who *visitor) error {
+// readsCatalogue reports whether the visitor is auditor or admin in every trust domain. A catalogue concerns all of them, as at
+// the API.
+func (c *Console) readsCatalogue(who *visitor) bool {
 	return c.overAll(slices.Concat(who.Admin.TrustDomains, who.Auditor.TrustDomains))
 }
 
-// changesCatalogue returns nil if the visitor is admin in every trust domain.
-func (c *Console) changesCatalogue(who *visitor) error { return c.overAll(who.Admin.TrustDomains) }
+// changesCatalogue reports whether the visitor is admin in every trust domain.
+func (c *Console) changesCatalogue(who *visitor) bool { return c.overAll(who.Admin.TrustDomains) }
 
-func (c *Console) overAll(domains []string) error {
-	for _, domain := range c.cfg.TrustDomains {
-		if !slices.Contains(domains, domain) {
-			return errNotAllowed
-		}
-	}
-	return nil
+// replays reports whether the visitor may replay: an admin who is also an auditor, because a replay reads decisions of all
+// sandboxes.
+func (c *Console) replays(who *visitor) bool {
+	return c.overAll(who.Admin.TrustDomains) && c.overAll(who.Auditor.TrustDomains)
 }
 
-// mostShelved is how many parsed catalogues are cached. A miss costs only the time to parse.
-const mostShelved = 4
+func (c *Console) overAll(domains []string) bool {
+	return !slices.ContainsFunc(c.cfg.TrustDomains, func(domain string) bool { return !slices.Contains(domains, domain) })
+}
 
-// shelf caches the most recently loaded catalogues. The zero value is ready to use.
+// shelf caches the last four catalogues that were loaded. A miss costs only the time to parse. The zero value is ready to use.
 type shelf struct {
 	mu sync.Mutex
 	of []*shelved
@@ -78,30 +69,17 @@ func (s *shelved) fields(name string) []scopes.FieldChange {
 	return s.in[name]
 }
 
-func (s *shelf) find(digest string) *shelved {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := slices.IndexFunc(s.of, func(one *shelved) bool { return one.Digest() == digest })
-	if i < 0 {
-		return nil
-	}
-	return s.of[i]
-}
-
-func (s *shelf) put(one *shelved) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.of = append([]*shelved{one}, s.of...)[:min(len(s.of)+1, mostShelved)]
-}
-
 // catalogueOf returns a catalogue that was proposed or applied. If its files do not load, it returns them with the error of
 // scopes.Load.
 func (c *Console) catalogueOf(ctx context.Context, digest string) (*shelved, error) {
 	if !digestForm.MatchString(digest) {
 		return nil, broker.ErrNotFound
 	}
-	if one := c.catalogues.find(digest); one != nil {
-		return one, nil
+	c.catalogues.mu.Lock()
+	known := c.catalogues.of // never modified, only replaced
+	c.catalogues.mu.Unlock()
+	if i := slices.IndexFunc(known, func(one *shelved) bool { return one.Digest() == digest }); i >= 0 {
+		return known[i], nil
 	}
 	files, err := c.cfg.Broker.CatalogueFiles(ctx, digest)
 	if err != nil {
@@ -112,7 +90,9 @@ func (c *Console) catalogueOf(ctx context.Context, digest string) (*shelved, err
 		return &shelved{files: files}, err
 	}
 	one := &shelved{Catalogue: loaded, files: files}
-	c.catalogues.put(one)
+	c.catalogues.mu.Lock()
+	defer c.catalogues.mu.Unlock()
+	c.catalogues.of = append([]*shelved{one}, c.catalogues.of...)[:min(len(c.catalogues.of)+1, 4)]
 	return one, nil
 }
 
@@ -146,15 +126,12 @@ type authorityView struct {
 
 // catalogue shows the scopes and policies in force.
 func (c *Console) catalogue(r *http.Request, who *visitor) (view, error) {
-	if err := c.readsCatalogue(who); err != nil {
-		return view{}, err
-	}
 	head, catalogue, err := c.inForce(r.Context())
 	if err != nil {
 		return view{}, err
 	}
 	v := catalogueView{
-		Head: head, Words: r.URL.Query().Get("q"), AllPolicies: len(catalogue.Policies()), Changes: c.changesCatalogue(who) == nil,
+		Head: head, Words: r.URL.Query().Get("q"), AllPolicies: len(catalogue.Policies()), Changes: c.changesCatalogue(who),
 	}
 	if v.Open, err = c.openProposals(r.Context(), head); err != nil {
 		return view{}, err
@@ -230,10 +207,7 @@ type scopeView struct {
 }
 
 // scope shows one scope in force.
-func (c *Console) scope(r *http.Request, who *visitor) (view, error) {
-	if err := c.readsCatalogue(who); err != nil {
-		return view{}, err
-	}
+func (c *Console) scope(r *http.Request, _ *visitor) (view, error) {
 	_, catalogue, err := c.inForce(r.Context())
 	if err != nil {
 		return view{}, err
@@ -261,22 +235,13 @@ const (
 )
 
 // versions lists the catalogue changes and their states.
-func (c *Console) versions(r *http.Request, who *visitor) (view, error) {
-	if err := c.readsCatalogue(who); err != nil {
-		return view{}, err
-	}
+func (c *Console) versions(r *http.Request, _ *visitor) (view, error) {
 	changes, err := c.cfg.Broker.CatalogueChanges(r.Context(), mostVersions)
-	if err != nil {
-		return view{}, err
-	}
-	return pageVersions.view("Catalogue versions", changes), nil
+	return pageVersions.view("Catalogue versions", changes), err
 }
 
 // diff shows how two catalogues differ.
-func (c *Console) diff(r *http.Request, who *visitor) (view, error) {
-	if err := c.readsCatalogue(who); err != nil {
-		return view{}, err
-	}
+func (c *Console) diff(r *http.Request, _ *visitor) (view, error) {
 	query := r.URL.Query()
 	d, err := c.compare(r, query.Get("from"), query.Get("to"))
 	return pageDiff.view("Catalogue diff", d), err
@@ -284,19 +249,15 @@ func (c *Console) diff(r *http.Request, who *visitor) (view, error) {
 
 func (c *Console) compare(r *http.Request, from, to string) (diffView, error) {
 	before, err := c.catalogueOf(r.Context(), from)
-	unread := unreadable(err)
-	if err != nil && !unread {
+	if err != nil && !unreadable(err) {
 		return diffView{}, err
 	}
-	after, err := c.catalogueOf(r.Context(), to)
-	if unreadable(err) {
-		err, unread = nil, true
+	after, problem := c.catalogueOf(r.Context(), to)
+	if problem != nil && !unreadable(problem) {
+		return diffView{}, problem
 	}
-	if err != nil {
-		return diffView{}, err
-	}
-	d := diffView{From: from, To: to, Unread: unread, Files: diffFiles(before.files, after.files)}
-	if !unread {
+	d := diffView{From: from, To: to, Unread: err != nil || problem != nil, Files: diffFiles(before.files, after.files)}
+	if !d.Unread {
 		d.plan(before.Catalogue, after.Catalogue)
 	}
 	return d, nil
@@ -304,8 +265,8 @@ func (c *Console) compare(r *http.Request, from, to string) (diffView, error) {
 
 // unreadable reports whether err means that this version of Brevet cannot load a catalogue.
 func unreadable(err error) bool {
-	var problems scopes.Problems
-	return errors.As(err, &problems)
+	_, ok := errors.AsType[scopes.Problems](err)
+	return ok
 }
 
 // diffView shows how two catalogues differ: the effect of the change, and the files.
@@ -340,11 +301,6 @@ func (d diffView) Layout() bool { return d.Summary.Add+d.Summary.Change+d.Summar
 // Same reports whether the catalogues are identical.
 func (d diffView) Same() bool { return len(d.Files) == 0 }
 
-// reaches describes how a change affects access. It marks the changes to review closely.
-var reaches = map[scopes.Reach]string{
-	scopes.Widened: "widens reach", scopes.Narrowed: "narrows reach", scopes.Changed: "changes reach, review closely", scopes.Same: "",
-}
-
 // fileDiff is one file that differs.
 type fileDiff struct {
 	Name  string
@@ -357,20 +313,19 @@ type diffLine struct{ Sign, Text string }
 
 // diffFiles compares files with the same name.
 func diffFiles(before, after []scopes.File) []fileDiff {
-	old, now, names := map[string]string{}, map[string]string{}, map[string]bool{}
+	texts := map[string][2]string{}
 	for _, f := range before {
-		old[f.Name], names[f.Name] = string(f.Data), true
+		texts[f.Name] = [2]string{string(f.Data), ""}
 	}
 	for _, f := range after {
-		now[f.Name], names[f.Name] = string(f.Data), true
+		texts[f.Name] = [2]string{texts[f.Name][0], string(f.Data)}
 	}
 	room := room{lines: mostLines, bytes: mostDiff}
 	var all []fileDiff
-	for _, name := range sortedKeys(names) {
-		if old[name] == now[name] {
-			continue
+	for _, name := range sortedKeys(texts) {
+		if old, now := texts[name][0], texts[name][1]; old != now {
+			all = append(all, room.diff(name, old, now))
 		}
-		all = append(all, room.diff(name, old[name], now[name]))
 	}
 	return all
 }
@@ -396,26 +351,9 @@ func (o *room) diff(name, before, after string) fileDiff {
 				f.Cut = true
 				return f
 			}
-			f.Lines = append(f.Lines, diffLine{signOf(line.Kind), strings.TrimRight(line.Content, "\r\n")})
+			sign := map[udiff.OpKind]string{udiff.Insert: "+", udiff.Delete: "-", udiff.Equal: " "}[line.Kind]
+			f.Lines = append(f.Lines, diffLine{sign, strings.TrimRight(line.Content, "\r\n")})
 		}
 	}
 	return f
-}
-
-func signOf(kind udiff.OpKind) string {
-	switch kind {
-	case udiff.Insert:
-		return "+"
-	case udiff.Delete:
-		return "-"
-	case udiff.Equal:
-		return " "
-	}
-	return " "
-}
-
-// textDiff compares two versions of one policy.
-func textDiff(before, after string) fileDiff {
-	room := room{lines: mostLines, bytes: mostDiff}
-	return room.diff("", before, after)
 }

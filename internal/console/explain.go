@@ -1,13 +1,13 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/scopes"
@@ -22,8 +22,6 @@ const (
 	// shorten one.
 	longSVID = 48 * time.Hour
 )
-
-func (c *Console) explainRoutes(mux chi.Router) { mux.Get("/catalogue/explain", c.visit(c.explain)) }
 
 // explainView is a hypothetical request and the decision on it.
 type explainView struct {
@@ -44,27 +42,20 @@ type askedParam struct {
 }
 
 // explain shows the decision on a hypothetical request. It records nothing and issues nothing.
-func (c *Console) explain(r *http.Request, who *visitor) (view, error) {
-	if err := c.readsCatalogue(who); err != nil {
-		return view{}, err
-	}
+func (c *Console) explain(r *http.Request, _ *visitor) (view, error) {
 	_, catalogue, err := c.inForce(r.Context())
 	if err != nil {
 		return view{}, err
 	}
 	query := r.URL.Query()
 	v := explainView{
-		SPIFFEID: query.Get("as"), SVID: query.Get("svid"), Scope: query.Get("scope"), TTL: query.Get("ttl"), Task: query.Get("task"),
+		SPIFFEID: query.Get("as"), SVID: query.Get("svid"), Scope: query.Get("scope"), TTL: query.Get("ttl"), Task: cmp.Or(query.Get("task"), "example"),
 		User: query.Get("user"), Groups: query.Get("groups"),
 	}
-	if v.Task == "" {
-		v.Task = "example"
-	}
-	for _, s := range catalogue.Scopes() {
-		v.Names = append(v.Names, s.Name)
-	}
-	if len(v.Names) > mostOffered {
-		v.Names = nil
+	if all := catalogue.Scopes(); len(all) <= mostOffered {
+		for _, s := range all {
+			v.Names = append(v.Names, s.Name)
+		}
 	}
 	asked := map[string]any{}
 	if s, known := catalogue.Scope(v.Scope); known {
@@ -131,12 +122,11 @@ func (v *explainView) assess(catalogue *scopes.Catalogue, params map[string]any,
 		who.User = &scopes.User{ID: v.User, Groups: strings.FieldsFunc(v.Groups, func(r rune) bool { return r == ',' || r == ' ' })}
 	}
 	d, err := catalogue.Assess(who, scopes.Ask{Scope: v.Scope, Params: params, TTL: ttl, Task: v.Task}, now)
-	var invalid *scopes.InvalidAsk
-	switch {
-	case errors.As(err, &invalid):
+	if invalid, ok := errors.AsType[*scopes.InvalidAsk](err); ok {
 		v.Wrong = "The request is invalid: " + invalid.Error()
 		return
-	case err != nil:
+	}
+	if err != nil {
 		v.Wrong = "The sandbox is missing."
 		return
 	}
@@ -162,18 +152,11 @@ const (
 	mostGroups = 20
 )
 
-var errReplaying = errors.New("replay in progress")
-
 // Past reads recorded decisions, including what only auditors may read. Its error is broker.ErrLedgerUnavailable.
 type Past interface {
 	// Decisions passes the decisions since the given time to visit, in the order of the record, until visit returns false or
 	// ctx ends. It returns the total number of these decisions.
 	Decisions(ctx context.Context, since time.Time, visit func(scopes.Recorded) bool) (int64, error)
-}
-
-func (c *Console) replayRoutes(mux chi.Router) {
-	mux.Post("/catalogue/replay", c.look(c.replayDraft))
-	mux.Post("/catalogue/proposals/{digest}/replay", c.look(c.replayProposal))
 }
 
 // replayView shows how a catalogue would have decided past requests.
@@ -219,36 +202,18 @@ var shifts = []shiftWords{
 	{scopes.Unchanged, "unchanged", "same outcome"},
 }
 
-// spans are the periods that a replay can cover.
-var spans = map[string]time.Duration{"24h": 24 * time.Hour, "168h": 7 * 24 * time.Hour}
-
-// replays returns nil if the visitor may replay: an admin who is also an auditor, because a replay reads decisions of all
-// sandboxes.
-func (c *Console) replays(who *visitor) error {
-	if err := c.changesCatalogue(who); err != nil {
-		return err
-	}
-	return c.overAll(who.Auditor.TrustDomains)
-}
-
 // replayProposal replays a catalogue that was proposed or applied. It requires a POST because it takes the replica's only
 // replay slot, and any site can link to a GET.
-func (c *Console) replayProposal(r *http.Request, who *visitor) (view, error) {
-	if err := c.replays(who); err != nil {
-		return view{}, err
-	}
+func (c *Console) replayProposal(r *http.Request, _ *visitor) (view, error) {
 	catalogue, err := c.catalogueOf(r.Context(), chi.URLParam(r, "digest"))
 	if err != nil {
 		return view{}, err
 	}
-	return c.replay(r, catalogue.Catalogue, r.PostForm.Get("since"))
+	return c.replay(r, catalogue.Catalogue)
 }
 
 // replayDraft replays the draft in the form.
-func (c *Console) replayDraft(r *http.Request, who *visitor) (view, error) {
-	if err := c.replays(who); err != nil {
-		return view{}, err
-	}
+func (c *Console) replayDraft(r *http.Request, _ *visitor) (view, error) {
 	d, err := c.readDraft(r)
 	if err != nil {
 		return view{}, &returning{err, "/catalogue/draft"}
@@ -257,29 +222,21 @@ func (c *Console) replayDraft(r *http.Request, who *visitor) (view, error) {
 	if err != nil {
 		return view{}, &returning{errNoDraft, "/catalogue/draft"}
 	}
-	return c.replay(r, loaded, r.PostForm.Get("since"))
+	return c.replay(r, loaded)
 }
 
-// replaying limits the replica to one replay at a time, to spare the database.
-type replaying struct{ sync.Mutex }
-
-func (c *Console) replay(r *http.Request, catalogue *scopes.Catalogue, span string) (view, error) {
-	back, known := spans[span]
+func (c *Console) replay(r *http.Request, catalogue *scopes.Catalogue) (view, error) {
+	back, known := map[string]time.Duration{"24h": 24 * time.Hour, "168h": 7 * 24 * time.Hour}[r.PostForm.Get("since")]
 	if !known || c.cfg.Past == nil {
 		return view{}, errForm
 	}
-	if !c.replayer.TryLock() {
+	if !c.replaying.TryLock() {
 		return view{}, errReplaying
 	}
-	defer c.replayer.Unlock()
-	v, err := c.replayAll(r.Context(), catalogue, back)
-	return pageReplay.view("Replay", v), err
-}
-
-func (c *Console) replayAll(ctx context.Context, catalogue *scopes.Catalogue, back time.Duration) (replayView, error) {
-	v := replayView{Digest: catalogue.Digest(), Since: c.cfg.Now().Add(-back)}
-	ctx, cancel := context.WithTimeout(ctx, replayTime)
+	defer c.replaying.Unlock()
+	ctx, cancel := context.WithTimeout(r.Context(), replayTime)
 	defer cancel()
+	v := replayView{Digest: catalogue.Digest(), Since: c.cfg.Now().Add(-back)}
 	again, done := scopes.NewReplayer(catalogue), 0
 	var err error
 	v.Total, err = c.cfg.Past.Decisions(ctx, v.Since, func(rec scopes.Recorded) bool {
@@ -292,11 +249,11 @@ func (c *Console) replayAll(ctx context.Context, catalogue *scopes.Catalogue, ba
 		return true
 	})
 	if err != nil && (ctx.Err() == nil || v.Total == 0) {
-		return v, err
+		return view{}, err
 	}
 	v.Cut, v.Report = int64(done) < v.Total, again.Report(mostGroups)
 	v.Shifts = shiftsOf(v.Report.Counts)
-	return v, nil
+	return pageReplay.view("Replay", v), nil
 }
 
 // shiftsOf returns the shifts that occurred, with their descriptions.

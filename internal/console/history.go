@@ -17,30 +17,8 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/export"
-	"github.com/go-chi/chi/v5"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
-
-// recordRoutes registers the pages that read the record.
-func (c *Console) recordRoutes(mux chi.Router) {
-	mux.Get("/live", c.visit(audits(c.live)))
-	mux.Get("/live/rates.json", c.rates)
-	mux.Get("/history", c.visit(audits(c.history)))
-	mux.Get("/history/export", c.export)
-	mux.Get("/issuances/{id}", c.visit(audits(c.issuance)))
-	mux.Get("/tasks", c.visit(audits(c.task)))
-	mux.Get("/whose", c.visit(audits(c.whose)))
-}
-
-// audits wraps a page that only auditors may see.
-func audits(do func(*http.Request, *visitor) (view, error)) func(*http.Request, *visitor) (view, error) {
-	return func(r *http.Request, who *visitor) (view, error) {
-		if !who.Audits() {
-			return view{}, errNotAllowed
-		}
-		return do(r, who)
-	}
-}
 
 // historyPage is a search and its results.
 type historyPage struct {
@@ -69,11 +47,10 @@ func (c *Console) history(r *http.Request, who *visitor) (view, error) {
 	}
 	p.query.Before, p.query.From = max(place, 0), max(-place, 0)
 	found, err := c.cfg.Broker.List(r.Context(), p.query, who.Auditor)
-	switch {
-	case errors.Is(err, broker.ErrTooBroad):
-		p.TooBroad = true
+	if p.TooBroad = errors.Is(err, broker.ErrTooBroad); p.TooBroad {
 		return pageHistory.view("Audit log", p).withStatus(http.StatusUnprocessableEntity), nil
-	case err != nil:
+	}
+	if err != nil {
 		return view{}, err
 	}
 	p.Records = found.Records
@@ -89,12 +66,9 @@ func (c *Console) further(query url.Values, place int64, of []byte) (string, err
 		return "", nil
 	}
 	cursor, err := c.sealPlace(place, of)
-	if err != nil {
-		return "", err
-	}
 	next := url.Values{"cursor": {cursor}}
 	maps.Copy(next, query)
-	return "/history?" + next.Encode(), nil
+	return "/history?" + next.Encode(), err
 }
 
 // pageSize is how many records a page of the console lists.
@@ -127,22 +101,17 @@ func textFilter(name, label, hint string, most int, of func(*broker.Query) *stri
 	}}
 }
 
+// timeFilter accepts RFC 3339 and the format of browsers, which it reads as UTC.
 func timeFilter(name, label string, of func(*broker.Query) *time.Time) filter {
 	return filter{Name: name, Label: label, Type: "datetime-local", most: 40, put: func(q *broker.Query, text string) bool {
-		then, ok := readTime(text)
-		*of(q) = then
-		return ok
-	}}
-}
-
-// readTime parses RFC 3339 and the format of browsers, which it reads as UTC.
-func readTime(text string) (time.Time, bool) {
-	for _, form := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339Nano} {
-		if then, err := time.Parse(form, text); err == nil {
-			return then.UTC(), true
+		for _, form := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339Nano} {
+			if then, err := time.Parse(form, text); err == nil {
+				*of(q) = then.UTC()
+				return true
+			}
 		}
-	}
-	return time.Time{}, false
+		return false
+	}}
 }
 
 // readDigest parses a SHA-256 digest in hex.
@@ -234,17 +203,8 @@ func readSearch(values url.Values) search {
 		s.More = s.More || one.Value != ""
 		s.Rare = append(s.Rare, one)
 	}
-	s.readParams(values["param"])
-	if q := s.query; !q.Since.IsZero() && !q.Until.IsZero() && q.Until.Before(q.Since) {
-		s.Usual[len(s.Usual)-1].Bad, s.Bad = true, true
-	}
-	return s
-}
-
-// readParams parses parameter filters of the form NAME=VALUE. It adds an empty field to the form if there is room.
-func (s *search) readParams(texts []string) {
 	f := filter{Name: "param", Label: "Parameter", Hint: "repo=acme/api", Type: "text", most: longestParam}
-	for _, text := range texts {
+	for _, text := range values["param"] {
 		if text == "" {
 			continue
 		}
@@ -258,29 +218,26 @@ func (s *search) readParams(texts []string) {
 		s.Params = append(s.Params, control{filter: f, Value: text, Bad: bad})
 		s.Bad, s.More = s.Bad || bad, true
 	}
-	if len(s.Params) < mostParams {
+	if len(s.Params) < mostParams { // an empty field of the form
 		s.Params = append(s.Params, control{filter: f})
 	}
+	if q := s.query; !q.Since.IsZero() && !q.Until.IsZero() && q.Until.Before(q.Since) {
+		s.Usual[len(s.Usual)-1].Bad, s.Bad = true, true
+	}
+	return s
 }
 
 // given returns the search parameters of an address without the cursor and the export format.
 func given(values url.Values) url.Values {
 	kept := url.Values{}
 	for name, all := range values {
-		if name == "cursor" || name == "format" {
-			continue
-		}
-		for _, value := range all {
-			if value != "" {
-				kept.Add(name, value)
-			}
+		all = slices.DeleteFunc(slices.Clone(all), func(value string) bool { return value == "" })
+		if name != "cursor" && name != "format" && len(all) > 0 {
+			kept[name] = all
 		}
 	}
 	return kept
 }
-
-// errCursor means that a cursor belongs to another listing or another reader.
-var errCursor = errors.New("cursor belongs to another listing")
 
 var placeText = base64.RawURLEncoding.Strict()
 
@@ -346,54 +303,37 @@ var exports = map[export.Format]string{
 
 // export streams the results of a search as a file. On an error it aborts the response, so that the browser does not take a
 // partial file for a complete one.
-func (c *Console) export(w http.ResponseWriter, r *http.Request) {
-	who, err := c.visitor(r)
-	if errors.Is(err, errNobody) {
-		toLogin(w, r)
-		return
-	}
+func (c *Console) export(w http.ResponseWriter, r *http.Request, who *visitor) error {
 	values := r.URL.Query()
 	format, search := export.Format(values.Get("format")), readSearch(values)
 	switch {
-	case err != nil:
 	case !who.Audits():
-		err = errNotAllowed
+		return errNotAllowed
 	case exports[format] == "" || search.Bad:
-		err = errForm
+		return errForm
 	}
-	var first broker.Page
-	if err == nil {
-		leave, busy := c.exports.Enter(who.ID())
-		if busy != nil {
-			c.fail(w, r, who, errExporting)
-			return
-		}
-		defer leave()
-		search.query.Limit = exportBatch
-		first, err = c.cfg.Broker.List(r.Context(), search.query, who.Auditor)
+	leave, busy := c.exports.Enter(who.ID())
+	if busy != nil {
+		return errExporting
 	}
+	defer leave()
+	search.query.Limit = exportBatch
+	first, err := c.cfg.Broker.List(r.Context(), search.query, who.Auditor)
 	if err != nil {
-		c.fail(w, r, who, err)
-		return
+		return err
 	}
-	h := w.Header()
-	h.Set("Content-Type", exports[format])
-	h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", "brevet-history-"+c.cfg.Now().UTC().Format("20060102-150405")+extension(format)))
+	name := "brevet-history-" + c.cfg.Now().UTC().Format("20060102-150405") + "." + string(format)
+	if format != export.CSV {
+		name += ".jsonl"
+	}
+	w.Header().Set("Content-Type", exports[format])
+	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", name))
 	if err := c.writeExport(w, r, exporting{who, search.query, format}, first); err != nil {
 		c.cfg.Log.WarnContext(r.Context(), "export aborted", "error", err)
 		panic(http.ErrAbortHandler)
 	}
+	return nil
 }
-
-func extension(format export.Format) string {
-	if format == export.CSV {
-		return ".csv"
-	}
-	return "." + string(format) + ".jsonl"
-}
-
-// errExporting means that the person already runs the allowed number of exports.
-var errExporting = errors.New("too many concurrent exports")
 
 // exporting is one export: the visitor, the query and the format.
 type exporting struct {
@@ -426,21 +366,18 @@ func (c *Console) writeExport(w http.ResponseWriter, r *http.Request, e exportin
 			return out.Close()
 		case !c.cfg.Now().Before(e.who.Expires()):
 			return errNobody
-		case written >= c.mostExported:
-			return errors.Join(out.Write(cutOff(&page.Records[len(page.Records)-1])), out.Close())
+		case written >= mostExported:
+			last := &page.Records[len(page.Records)-1]
+			until := last.Time.Add(time.Second).UTC().Format(time.RFC3339) // rounded up: some records repeat, but none is missing
+			said := "The export is truncated. Search again with until=" + url.QueryEscape(until)
+			body, _ := json.Marshal(map[string]string{"cut": said}) //nolint:errchkjson // text can be encoded
+			cut := export.Event{Index: last.Index, Time: last.Time, Kind: "export.cut", Reason: said, Body: string(body)}
+			return errors.Join(out.Write(cut), out.Close())
 		}
 		e.query.Before = page.Next
 		page, err = c.cfg.Broker.List(r.Context(), e.query, e.who.Auditor)
 	}
 	return err
-}
-
-// cutOff returns the last line of a truncated export.
-func cutOff(last *broker.View) export.Event {
-	until := last.Time.Add(time.Second).UTC().Format(time.RFC3339) // rounded up: some records repeat, but none is missing
-	said := "The export is truncated. Search again with until=" + url.QueryEscape(until)
-	body, _ := json.Marshal(map[string]string{"cut": said}) //nolint:errchkjson // text can be encoded
-	return export.Event{Index: last.Index, Time: last.Time, Kind: "export.cut", Reason: said, Body: string(body)}
 }
 
 // recordOf converts a record in its current state to the columns of entries.
@@ -449,8 +386,12 @@ func recordOf(v *broker.View) (export.Event, error) {
 	if err != nil {
 		return export.Event{}, fmt.Errorf("writing the parameters of %s: %w", v.ID, err)
 	}
+	kind := "issuance." + string(v.Status)
+	if v.Decision == "pending" || v.Status == broker.StatusDenied {
+		kind = "request." + string(v.Status)
+	}
 	e := export.Event{
-		Index: v.Index, ID: v.ID, Time: v.Time, Kind: entryKind(v), SPIFFEID: v.Subject.ID.String(), TrustDomain: v.Subject.ID.TrustDomain().Name(),
+		Index: v.Index, ID: v.ID, Time: v.Time, Kind: kind, SPIFFEID: v.Subject.ID.String(), TrustDomain: v.Subject.ID.TrustDomain().Name(),
 		Task: v.Task, Scope: v.Scope, Authority: v.Authority, Resource: v.Resource, Params: string(params), Reason: v.Reason,
 		Decision: v.Decision, Code: v.DecisionCode, Policies: v.Policies, Catalogue: v.Catalogue, TTL: int64(v.TTL / time.Second),
 		Expires: v.Expires, Status: string(v.Status), Detail: v.StatusDetail, Actor: v.Actor, Approves: v.Approves,
@@ -461,25 +402,7 @@ func recordOf(v *broker.View) (export.Event, error) {
 	if v.User != nil {
 		e.OnBehalfOf = v.User.ID
 	}
-	body, err := json.Marshal(bodyOf(e, v.Params))
-	if err != nil {
-		return export.Event{}, fmt.Errorf("writing %s: %w", v.ID, err)
-	}
-	e.Body = string(body)
-	return e, nil
-}
-
-// entryKind returns the entry kind for the state of a record.
-func entryKind(v *broker.View) string {
-	if v.Decision == "pending" || v.Status == broker.StatusDenied {
-		return "request." + string(v.Status)
-	}
-	return "issuance." + string(v.Status)
-}
-
-// bodyOf returns a record as an object without its empty members.
-func bodyOf(e export.Event, params map[string]any) map[string]any {
-	body := map[string]any{"id": e.ID, "time": e.Time, "kind": e.Kind, "params": params, "ttl": e.TTL}
+	body := map[string]any{"id": e.ID, "time": e.Time, "kind": e.Kind, "params": v.Params, "ttl": e.TTL} // and what is not empty
 	for name, value := range map[string]string{
 		"spiffe_id": e.SPIFFEID, "trust_domain": e.TrustDomain, "task": e.Task, "scope": e.Scope, "authority": e.Authority,
 		"resource": e.Resource, "reason": e.Reason, "decision": e.Decision, "code": e.Code, "policies": strings.Join(e.Policies, " "),
@@ -494,5 +417,10 @@ func bodyOf(e export.Event, params map[string]any) map[string]any {
 	if !e.Expires.IsZero() {
 		body["expires"] = e.Expires
 	}
-	return body
+	text, err := json.Marshal(body)
+	if err != nil {
+		return export.Event{}, fmt.Errorf("writing %s: %w", v.ID, err)
+	}
+	e.Body = string(text)
+	return e, nil
 }

@@ -1,12 +1,10 @@
 package console
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -58,8 +56,18 @@ func (c *Console) home(r *http.Request, who *visitor) (view, error) {
 	var p homePage
 	reads, ctx := errgroup.WithContext(r.Context())
 	if who.Approves() {
-		reads.Go(func() (err error) {
-			p.Approvals, err = c.sumApprovals(r, who)
+		reads.Go(func() error {
+			asks, more, err := c.waiting(r, who)
+			slices.SortStableFunc(asks, func(a, b ask) int { // a broken glass comes before older requests
+				switch {
+				case a.Broken == b.Broken:
+					return a.Time.Compare(b.Time)
+				case a.Broken:
+					return -1
+				}
+				return 1
+			})
+			p.Approvals = &approvalsSummary{Count: len(asks), More: more, Oldest: asks[:min(len(asks), mostSummed)]}
 			return err
 		})
 	}
@@ -74,7 +82,7 @@ func (c *Console) home(r *http.Request, who *visitor) (view, error) {
 			return nil
 		})
 	}
-	if c.changesCatalogue(who) == nil {
+	if c.changesCatalogue(who) {
 		reads.Go(func() error {
 			head, err := c.cfg.Broker.CatalogueHead(ctx)
 			if err == nil {
@@ -85,24 +93,6 @@ func (c *Console) home(r *http.Request, who *visitor) (view, error) {
 	}
 	err := reads.Wait() // before p is copied
 	return pageHome.view("Dashboard", p), err
-}
-
-// sumApprovals counts the requests that wait for the visitor. A broken glass comes before older requests.
-func (c *Console) sumApprovals(r *http.Request, who *visitor) (*approvalsSummary, error) {
-	asks, more, err := c.waiting(r, who)
-	if err != nil {
-		return nil, err
-	}
-	slices.SortStableFunc(asks, func(a, b ask) int {
-		switch {
-		case a.Broken == b.Broken:
-			return a.Time.Compare(b.Time)
-		case a.Broken:
-			return -1
-		}
-		return 1
-	})
-	return &approvalsSummary{Count: len(asks), More: more, Oldest: asks[:min(len(asks), mostSummed)]}, nil
 }
 
 // sumRecord fills in s. A search that takes too long leaves its part empty: the dashboard must not fail because of it.
@@ -119,7 +109,12 @@ func (c *Console) sumRecord(ctx context.Context, reads *errgroup.Group, reach br
 	})
 	reads.Go(func() error {
 		rates, err := c.cfg.Broker.Rates(ctx, s.Since, summedBy, reach)
-		s.Day = sumRates(rates)
+		for _, step := range rates.Steps {
+			s.Day.Issued += step.Issued
+			s.Day.Denied += step.Denied
+			s.Day.Pending += step.Pending
+			s.Day.Ended += step.Ended
+		}
 		switch {
 		case rates.From.IsZero():
 			s.From = c.cfg.Now() // nothing is counted yet
@@ -143,26 +138,7 @@ func (c *Console) sumRecord(ctx context.Context, reads *errgroup.Group, reach br
 	})
 }
 
-// sumRates adds up the steps of rates.
-func sumRates(rates broker.Rates) broker.Rate {
-	var sum broker.Rate
-	for _, step := range rates.Steps {
-		sum.Issued += step.Issued
-		sum.Denied += step.Denied
-		sum.Pending += step.Pending
-		sum.Ended += step.Ended
-	}
-	return sum
-}
-
-const (
-	// lasts is how long a cached answer is used.
-	lasts = 3 * time.Second
-	// mostReaches is how many reaches live counts are cached for.
-	mostReaches = 64
-)
-
-// lately caches the last answer of a slow call, including an error. All visitors within a few seconds get the same answer.
+// lately caches the last answer of a slow call, including an error. All visitors within three seconds get the same answer.
 // The zero value is ready to use.
 type lately[T any] struct {
 	mu    sync.Mutex
@@ -176,7 +152,7 @@ type lately[T any] struct {
 func (l *lately[T]) read(ctx context.Context, now func() time.Time, fetch func(context.Context) (T, error)) (T, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if since := now().Sub(l.asked); since < 0 || since >= lasts {
+	if since := now().Sub(l.asked); since < 0 || since >= 3*time.Second {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTimeout)
 		defer cancel()
 		l.value, l.err = fetch(ctx)
@@ -185,20 +161,19 @@ func (l *lately[T]) read(ctx context.Context, now func() time.Time, fetch func(c
 	return l.value, l.err
 }
 
-// liveTotals caches live counts by reach: the dashboards of many people refresh by themselves. The zero value is ready to
-// use.
+// liveTotals caches live counts by reach: the dashboards of many people refresh by themselves. The zero value is ready to use.
 type liveTotals struct {
 	mu sync.Mutex
 	of map[string]*lately[broker.LiveCounts]
 }
 
-// within returns the cache of one reach.
+// within returns the cache of one reach. It remembers 64.
 func (l *liveTotals) within(reach broker.Reach) *lately[broker.LiveCounts] {
 	key := fmt.Sprintf("%#v", reach)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.of[key] == nil {
-		if l.of == nil || len(l.of) >= mostReaches {
+		if l.of == nil || len(l.of) >= 64 {
 			l.of = map[string]*lately[broker.LiveCounts]{}
 		}
 		l.of[key] = &lately[broker.LiveCounts]{}
@@ -256,22 +231,13 @@ func (c *Console) ratesOf(ctx context.Context, window string, reach broker.Reach
 }
 
 // rates returns the data for the chart of the live page, column by column.
-func (c *Console) rates(w http.ResponseWriter, r *http.Request) {
-	who, err := c.visitor(r)
-	if errors.Is(err, errNobody) {
-		toLogin(w, r)
-		return
+func (c *Console) rates(w http.ResponseWriter, r *http.Request, who *visitor) error {
+	if !who.Audits() {
+		return errNotAllowed
 	}
-	if err == nil && !who.Audits() {
-		err = errNotAllowed
-	}
-	var found broker.Rates
-	if err == nil {
-		found, err = c.ratesOf(r.Context(), windowOf(r.URL.Query()), who.Auditor)
-	}
+	found, err := c.ratesOf(r.Context(), windowOf(r.URL.Query()), who.Auditor)
 	if err != nil {
-		c.fail(w, r, who, err)
-		return
+		return err
 	}
 	out := map[string][]int64{"times": {}, "issued": {}, "denied": {}, "pending": {}, "ended": {}}
 	for _, step := range found.Steps {
@@ -283,6 +249,7 @@ func (c *Console) rates(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(out) // the client may have disconnected
+	return nil
 }
 
 // profile is the visitor's own identity and roles.
@@ -315,5 +282,3 @@ func (c *Console) you(_ *http.Request, who *visitor) (view, error) {
 		Roles: []role{roleOf("Approver", who.Approver), roleOf("Auditor", who.Auditor), roleOf("Admin", who.Admin)},
 	}), nil
 }
-
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -57,8 +57,8 @@ type login struct {
 	used map[string]bool // states of logins whose callback was handled
 }
 
-// begun is a login in progress.
-type begun struct {
+// loginState is a login in progress.
+type loginState struct {
 	State, Nonce, Verifier, Return string
 	Until                          time.Time
 }
@@ -147,8 +147,8 @@ func (c *Console) beginLogin(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, nil, err)
 		return
 	}
-	b := begun{
-		State: random(), Nonce: random(), Verifier: oauth2.GenerateVerifier(),
+	b := loginState{
+		State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(),
 		Return: localPath(r.URL.Query().Get("return")), Until: c.cfg.Now().Add(loginLife),
 	}
 	text, err := json.Marshal(b)
@@ -177,30 +177,23 @@ func localPath(path string) string {
 	return path
 }
 
-var (
-	errLogin    = errors.New("login failed")
-	errDeclined = errors.New("provider declined the login")
-)
-
 // endLogin handles the callback from the provider.
 func (c *Console) endLogin(w http.ResponseWriter, r *http.Request) {
 	b, err := c.begun(r)
 	c.setLoginCookie(w, "", -1)
+	if err == nil && !c.login.once(b.State) {
+		err = errLogin
+	}
+	var raw string
+	var person people.Person
+	if err == nil {
+		raw, person, err = c.exchange(r, b)
+	}
+	if err == nil {
+		// Somebody else may have started the session in this browser. Discard its data and its token.
+		err = errors.Join(c.sessions.Clear(r.Context()), c.sessions.RenewToken(r.Context()))
+	}
 	if err != nil {
-		c.fail(w, r, nil, err)
-		return
-	}
-	if !c.login.once(b.State) {
-		c.fail(w, r, nil, errLogin)
-		return
-	}
-	raw, person, err := c.exchange(r, b)
-	if err != nil {
-		c.fail(w, r, nil, err)
-		return
-	}
-	// Somebody else may have started the session in this browser. Discard its data and its token.
-	if err := errors.Join(c.sessions.Clear(r.Context()), c.sessions.RenewToken(r.Context())); err != nil {
 		c.fail(w, r, nil, err)
 		return
 	}
@@ -211,8 +204,8 @@ func (c *Console) endLogin(w http.ResponseWriter, r *http.Request) {
 
 // begun returns the login that this browser has started, if the callback matches it. Otherwise it returns errLogin, or
 // errDeclined if the provider returned an error or no code.
-func (c *Console) begun(r *http.Request) (begun, error) {
-	var b begun
+func (c *Console) begun(r *http.Request) (loginState, error) {
+	var b loginState
 	cookie, err := r.Cookie(c.cookieName(loginCookie))
 	if err != nil {
 		return b, errLogin
@@ -240,16 +233,15 @@ func (c *Console) begun(r *http.Request) (begun, error) {
 }
 
 // exchange redeems the code and returns the ID token and the person that it identifies.
-func (c *Console) exchange(r *http.Request, b begun) (raw string, person people.Person, err error) {
+func (c *Console) exchange(r *http.Request, b loginState) (raw string, person people.Person, err error) {
 	flow, err := c.login.open(r.Context())
 	if err != nil {
 		return "", person, err
 	}
 	ctx := oidc.ClientContext(r.Context(), c.login.client)
 	tokens, err := flow.Exchange(ctx, r.URL.Query().Get("code"), oauth2.VerifierOption(b.Verifier))
-	var refused *oauth2.RetrieveError
-	switch {
-	case errors.As(err, &refused): // its text comes from the provider
+	switch _, refused := errors.AsType[*oauth2.RetrieveError](err); {
+	case refused: // its text comes from the provider
 		return "", person, errDeclined
 	case err != nil:
 		return "", person, fmt.Errorf("%w: exchanging the code", people.ErrProviderUnavailable)
@@ -264,19 +256,13 @@ func (c *Console) exchange(r *http.Request, b begun) (raw string, person people.
 
 // logout ends the session of the console. It does not end the session at the provider.
 func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
-	if c.sessions.GetString(r.Context(), keyIDToken) == "" {
-		http.Redirect(w, r, "/signed-out", http.StatusSeeOther)
-		return
-	}
-	if err := c.sessions.Destroy(r.Context()); err != nil {
-		c.fail(w, r, nil, err)
-		return
+	if c.sessions.GetString(r.Context(), keyIDToken) != "" {
+		if err := c.sessions.Destroy(r.Context()); err != nil {
+			c.fail(w, r, nil, err)
+			return
+		}
 	}
 	http.Redirect(w, r, "/signed-out", http.StatusSeeOther)
-}
-
-func (c *Console) signedOut(w http.ResponseWriter, r *http.Request) {
-	c.show(w, r, nil, pageSignedOut.view("Logged out", struct{}{}))
 }
 
 // Keys of a session.
@@ -290,15 +276,6 @@ const longestSession = 24 * time.Hour
 
 // minKey is the smallest length of Config.Key, in bytes.
 const minKey = 32
-
-func (c *Console) openSessions() *scs.SessionManager {
-	m := scs.New()
-	m.Store = store{c.cfg.Sessions}
-	m.Lifetime = longestSession
-	m.Cookie = scs.SessionCookie{Name: c.cookieName("session"), Path: "/", HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode}
-	m.ErrorFunc = func(w http.ResponseWriter, r *http.Request, err error) { c.fail(w, r, nil, err) }
-	return m
-}
 
 // cookieName adds the __Host- prefix, which binds a cookie to this host. Browsers reject the prefix over http.
 func (c *Console) cookieName(name string) string {
@@ -351,8 +328,7 @@ func (s store) DeleteCtx(ctx context.Context, cookie string) error {
 	return nil
 }
 
-// errNoContext is the error of the methods of scs.Store. scs calls them only on a store that does not implement
-// scs.CtxStore.
+// errNoContext is the error of the methods of scs.Store, which scs calls only on a store that is no scs.CtxStore.
 var errNoContext = errors.New("sessions are read with a context only")
 
 // Find implements scs.Store.
@@ -382,6 +358,3 @@ func seal(box cipher.AEAD, data []byte) []byte {
 }
 
 func unseal(box cipher.AEAD, sealed []byte) ([]byte, error) { return box.Open(nil, nil, sealed, nil) }
-
-// random returns a random text of at least 128 bits.
-func random() string { return rand.Text() }

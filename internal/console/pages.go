@@ -73,25 +73,61 @@ func (c *Console) reach(who people.Person, role people.Role) broker.Reach {
 	return broker.ReachOf(all)
 }
 
-// visit handles a page for logged-in people. It redirects everybody else to the login, which returns to the page.
-func (c *Console) visit(do func(*http.Request, *visitor) (view, error)) http.HandlerFunc {
+// only limits a page or a form to visitors who have a role.
+func only[T any](may func(*visitor) bool, do func(*http.Request, *visitor) (T, error)) func(*http.Request, *visitor) (T, error) {
+	return func(r *http.Request, who *visitor) (none T, err error) {
+		if !may(who) {
+			return none, errNotAllowed
+		}
+		return do(r, who)
+	}
+}
+
+// serve authenticates the visitor and calls do. nobody answers a request without a valid login. do returns an error only if it
+// has written nothing; then the visitor gets its page.
+func (c *Console) serve(nobody http.HandlerFunc, do func(http.ResponseWriter, *http.Request, *visitor) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, err := c.visitor(r)
 		if errors.Is(err, errNobody) {
-			toLogin(w, r)
+			nobody(w, r)
 			return
 		}
-		if err != nil {
-			c.fail(w, r, nil, err)
-			return
+		if err == nil {
+			err = do(w, r, who)
 		}
-		v, err := do(r, who)
 		if err != nil {
 			c.fail(w, r, who, err)
-			return
 		}
-		c.show(w, r, who, v)
 	}
+}
+
+// refuseNobody says that a login is required. A form and a script get this, because they could not continue after a login.
+func (c *Console) refuseNobody(w http.ResponseWriter, r *http.Request) { c.fail(w, r, nil, errNobody) }
+
+// visit handles a page for logged-in people. It redirects everybody else to the login, which returns to the page.
+func (c *Console) visit(do func(*http.Request, *visitor) (view, error)) http.HandlerFunc {
+	return c.serve(toLogin, func(w http.ResponseWriter, r *http.Request, who *visitor) error {
+		v, err := do(r, who)
+		if err == nil {
+			c.show(w, r, who, v)
+		}
+		return err
+	})
+}
+
+// look handles a form that changes nothing: it shows a page about the submitted data.
+func (c *Console) look(do func(*http.Request, *visitor) (view, error)) http.HandlerFunc {
+	return c.serve(c.refuseNobody, func(w http.ResponseWriter, r *http.Request, who *visitor) error {
+		//nolint:gosec // every body is bounded before
+		if err := r.ParseMultipartForm(mostBody); err != nil && !errors.Is(err, http.ErrNotMultipart) {
+			return errForm
+		}
+		v, err := do(r, who)
+		if err == nil {
+			c.show(w, r, who, v)
+		}
+		return err
+	})
 }
 
 // done is the page to redirect to after an action, and the notice to show there.
@@ -99,24 +135,18 @@ type done struct{ to, notice string }
 
 // act handles a form and then redirects the browser, so that reloading the page does not repeat the action.
 func (c *Console) act(do func(*http.Request, *visitor) (done, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		who, err := c.visitor(r)
-		if err != nil {
-			c.fail(w, r, nil, err)
-			return
-		}
+	return c.serve(c.refuseNobody, func(w http.ResponseWriter, r *http.Request, who *visitor) error {
 		if err := r.ParseForm(); err != nil {
-			c.fail(w, r, who, errForm)
-			return
+			return errForm
 		}
 		d, err := do(r, who)
 		if err != nil {
-			c.fail(w, r, who, err)
-			return
+			return err
 		}
 		c.sessions.Put(r.Context(), keyNotice, d.notice)
 		http.Redirect(w, r, d.to, http.StatusSeeOther)
-	}
+		return nil
+	})
 }
 
 // toLogin redirects the browser to the login. A request from a script gets HX-Refresh instead, so that the page reloads: a
@@ -132,9 +162,6 @@ func toLogin(w http.ResponseWriter, r *http.Request) {
 
 //go:embed templates
 var templates embed.FS
-
-// page is the template of one page, combined with the layout.
-type page struct{ *template.Template }
 
 // view names a page and holds its data. A zero status is 200. pageOf makes views.
 type view struct {
@@ -204,8 +231,8 @@ type framed struct {
 }
 
 // parsePages parses each page together with the layout and the shared parts.
-func (c *Console) parsePages() (map[string]*page, error) {
-	shared, err := template.New("layout").Funcs(c.functions()).Funcs(termFunctions).ParseFS(templates, "templates/layout.html", "templates/parts/*.html")
+func (c *Console) parsePages() (map[string]*template.Template, error) {
+	shared, err := template.New("layout").Funcs(c.functions()).ParseFS(templates, "templates/layout.html", "templates/parts/*.html")
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
@@ -213,7 +240,7 @@ func (c *Console) parsePages() (map[string]*page, error) {
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
-	pages := map[string]*page{}
+	pages := map[string]*template.Template{}
 	for _, name := range names {
 		one, err := shared.Clone()
 		if err == nil {
@@ -222,28 +249,27 @@ func (c *Console) parsePages() (map[string]*page, error) {
 		if err != nil {
 			return nil, fmt.Errorf("console: %w", err)
 		}
-		pages[strings.TrimSuffix(path.Base(name), ".html")] = &page{one}
+		pages[strings.TrimSuffix(path.Base(name), ".html")] = one
 	}
 	return pages, nil
 }
 
-// sectionOf is the section of the navigation that a path outside of it belongs to.
-var sectionOf = map[string]string{"issuances": "history", "tasks": "history", "whose": "history", "endings": "live"}
-
 // show renders a page and then writes it, so that a failed template never sends half a page.
 func (c *Console) show(w http.ResponseWriter, r *http.Request, who *visitor, v view) {
 	section, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
-	if of, ok := sectionOf[section]; ok {
-		section = of
+	switch section { // paths outside of the navigation belong to one of its sections
+	case "issuances", "tasks", "whose":
+		section = "history"
+	case "endings":
+		section = "live"
 	}
 	f := framed{Page: v.page, Title: v.title, Section: section, Who: who, Data: v.data, Now: c.cfg.Now()}
 	if who != nil {
 		f.Notice = c.sessions.PopString(r.Context(), keyNotice)
 	}
 	var body bytes.Buffer
-	p, known := c.pages[v.page]
 	err := errors.New("no such page")
-	if known {
+	if p := c.pages[v.page]; p != nil {
 		err = p.ExecuteTemplate(&body, "layout.html", f)
 	}
 	if err != nil {
@@ -273,36 +299,30 @@ type static struct{ assets map[string]asset }
 func newStatic() (*static, error) {
 	s := &static{assets: map[string]asset{}}
 	err := fs.WalkDir(files, "static", func(name string, entry fs.DirEntry, err error) error {
-		if kind := mime.TypeByExtension(path.Ext(name)); err == nil && !entry.IsDir() && kind != "" {
-			return s.add(name, kind)
+		kind := mime.TypeByExtension(path.Ext(name))
+		if err != nil || entry.IsDir() || kind == "" {
+			return err
 		}
+		plain, err := files.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		var packed bytes.Buffer
+		w, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+		if err == nil {
+			_, err = w.Write(plain)
+		}
+		if err == nil {
+			err = w.Close()
+		}
+		sum := sha256.Sum256(plain)
+		s.assets[path.Base(name)] = asset{hex.EncodeToString(sum[:8]), kind, plain, packed.Bytes()}
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("console: packing scripts and styles: %w", err)
 	}
 	return s, nil
-}
-
-func (s *static) add(name, kind string) error {
-	plain, err := files.ReadFile(name)
-	if err != nil {
-		return err
-	}
-	var packed bytes.Buffer
-	w, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
-	if err != nil {
-		return err
-	}
-	if _, err := w.Write(plain); err != nil {
-		return err
-	}
-	if err := w.Close(); err != nil {
-		return err
-	}
-	sum := sha256.Sum256(plain)
-	s.assets[path.Base(name)] = asset{hex.EncodeToString(sum[:8]), kind, plain, packed.Bytes()}
-	return nil
 }
 
 // address returns the path of a file.

@@ -2,8 +2,8 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -94,8 +94,8 @@ func newReference() (*reference, error) {
 			if i < 0 {
 				return nil, fmt.Errorf("console: %s of openapi.yaml has no tag", op.OperationID)
 			}
-			made := operationOf(doc, method, path, append(slices.Clone(item.Parameters), op.Parameters...), op)
-			ref.Tags[i].Operations = append(ref.Tags[i].Operations, made)
+			parameters := append(slices.Clone(item.Parameters), op.Parameters...)
+			ref.Tags[i].Operations = append(ref.Tags[i].Operations, operationOf(doc, method, path, parameters, op))
 		}
 	}
 	for _, tag := range ref.Tags {
@@ -162,10 +162,7 @@ func callersOf(doc *openapi3.T, op *openapi3.Operation) []string {
 	var callers []string
 	for _, one := range security {
 		for _, name := range sortedKeys(one) {
-			if words := proofs[name]; words != "" {
-				name = words
-			}
-			callers = append(callers, name)
+			callers = append(callers, cmp.Or(proofs[name], name))
 		}
 	}
 	return callers
@@ -268,40 +265,21 @@ func limitsOf(s *openapi3.Schema) []string {
 	return all
 }
 
-// referenceRoutes registers pages that everybody who is logged in may read: openapi.yaml is not secret.
-func (c *Console) referenceRoutes(mux chi.Router) {
-	mux.Get("/reference", c.visit(func(*http.Request, *visitor) (view, error) {
-		return pageReference.view("API", c.reference), nil
-	}))
-	mux.Get("/reference/openapi.yaml", c.visitRaw)
-	mux.Get("/reference/types", c.visit(func(*http.Request, *visitor) (view, error) {
-		return pageReferenceTypes.view("API types", c.reference.Types), nil
-	}))
-	mux.Get("/reference/problems", c.visit(func(*http.Request, *visitor) (view, error) {
-		return pageReferenceProblems.view("API problems", byStatus(c.cfg.Problems)), nil
-	}))
-	mux.Get("/reference/{tag}", c.visit(func(r *http.Request, _ *visitor) (view, error) {
-		i := slices.IndexFunc(c.reference.Tags, func(t referenceTag) bool { return t.Name == chi.URLParam(r, "tag") })
-		if i < 0 {
-			return view{}, broker.ErrNotFound
-		}
-		return pageReferenceTag.view("API: "+c.reference.Tags[i].Name, c.reference.Tags[i]), nil
-	}))
+// referenceTag shows the operations with one tag.
+func (c *Console) referenceTag(r *http.Request, _ *visitor) (view, error) {
+	i := slices.IndexFunc(c.reference.Tags, func(t referenceTag) bool { return t.Name == chi.URLParam(r, "tag") })
+	if i < 0 {
+		return view{}, broker.ErrNotFound
+	}
+	return pageReferenceTag.view("API: "+c.reference.Tags[i].Name, c.reference.Tags[i]), nil
 }
 
-// visitRaw serves openapi.yaml.
-func (c *Console) visitRaw(w http.ResponseWriter, r *http.Request) {
-	_, err := c.visitor(r)
-	switch {
-	case errors.Is(err, errNobody):
-		toLogin(w, r)
-	case err != nil:
-		c.fail(w, r, nil, err)
-	default:
-		w.Header().Set("Content-Type", "application/yaml; charset=utf-8")
-		w.Header().Set("Content-Disposition", `attachment; filename="openapi.yaml"`)
-		_, _ = w.Write(openapi.Spec) // the client may have disconnected
-	}
+// openAPI serves openapi.yaml.
+func openAPI(w http.ResponseWriter, _ *http.Request, _ *visitor) error {
+	w.Header().Set("Content-Type", "application/yaml; charset=utf-8")
+	w.Header().Set("Content-Disposition", `attachment; filename="openapi.yaml"`)
+	_, _ = w.Write(openapi.Spec) // the client may have disconnected
+	return nil
 }
 
 // problemsOf groups the problems with one status.
@@ -343,42 +321,30 @@ func curlOf(doc *openapi3.T, method, path string, parameters openapi3.Parameters
 			b.WriteString(" \\\n  -H '" + p.Value.Name + ": " + value + "'")
 		}
 	}
-	b.WriteString(proofOf(doc, op))
-	if op.RequestBody != nil {
-		b.WriteString(dataOf(op.RequestBody.Value.Content))
+	switch callers := callersOf(doc, op); {
+	case slices.Contains(callers, proofs["svid"]):
+		b.WriteString(" \\\n  --cert svid.pem --key svid-key.pem --cacert bundle.pem")
+	case slices.Contains(callers, proofs["person"]):
+		b.WriteString(" \\\n  -H \"Authorization: Bearer $ID_TOKEN\"")
+	}
+	if op.RequestBody != nil && len(op.RequestBody.Value.Content) > 0 {
+		content := op.RequestBody.Value.Content
+		media := sortedKeys(content)[0]
+		var data bytes.Buffer
+		encoder := json.NewEncoder(&data)
+		encoder.SetEscapeHTML(false)
+		switch {
+		case !strings.HasSuffix(media, "json"):
+			b.WriteString(" \\\n  -H 'Content-Type: " + media + "' --data-binary @-")
+		case encoder.Encode(exampleOf(content[media].Schema, 0)) == nil: // examples come from YAML, so JSON can represent them
+			b.WriteString(" \\\n  -H 'Content-Type: " + media + "' \\\n  -d '" + strings.TrimSpace(data.String()) + "'")
+		}
 	}
 	if len(query) > 0 {
 		path += "?" + strings.Join(query, "&")
 	}
 	b.WriteString(" \\\n  '" + doc.Servers[0].URL + path + "'")
 	return b.String()
-}
-
-func proofOf(doc *openapi3.T, op *openapi3.Operation) string {
-	switch callers := callersOf(doc, op); {
-	case slices.Contains(callers, proofs["svid"]):
-		return " \\\n  --cert svid.pem --key svid-key.pem --cacert bundle.pem"
-	case slices.Contains(callers, proofs["person"]):
-		return " \\\n  -H \"Authorization: Bearer $ID_TOKEN\""
-	}
-	return ""
-}
-
-func dataOf(content openapi3.Content) string {
-	if len(content) == 0 {
-		return ""
-	}
-	media := sortedKeys(content)[0]
-	if !strings.HasSuffix(media, "json") {
-		return " \\\n  -H 'Content-Type: " + media + "' --data-binary @-"
-	}
-	var data bytes.Buffer
-	encoder := json.NewEncoder(&data)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(exampleOf(content[media].Schema, 0)); err != nil {
-		return "" // examples come from YAML, so JSON can represent them
-	}
-	return " \\\n  -H 'Content-Type: " + media + "' \\\n  -d '" + strings.TrimSpace(data.String()) + "'"
 }
 
 // deepest bounds the depth of examples, because types can be recursive.
@@ -398,7 +364,10 @@ func exampleOf(schema *openapi3.SchemaRef, depth int) any {
 	case len(s.Enum) > 0:
 		return s.Enum[0]
 	case s.Type.Is("integer"), s.Type.Is("number"):
-		return max(1, int64(zeroOr(s.Min)))
+		if s.Min != nil {
+			return max(1, int64(*s.Min))
+		}
+		return int64(1)
 	case s.Type.Is("boolean"):
 		return true
 	case s.Type.Is("array") && depth < deepest:
@@ -413,11 +382,4 @@ func exampleOf(schema *openapi3.SchemaRef, depth int) any {
 		return made
 	}
 	return "…"
-}
-
-func zeroOr(n *float64) float64 {
-	if n == nil {
-		return 0
-	}
-	return *n
 }

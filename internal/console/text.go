@@ -1,9 +1,11 @@
 package console
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"html/template"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,22 +18,32 @@ import (
 // functions returns the functions for templates.
 func (c *Console) functions() template.FuncMap {
 	return template.FuncMap{
-		"static":   c.static.address,
-		"inert":    safetext.Text,
-		"pieces":   safetext.Pieces,
-		"utc":      utc,
-		"iso":      iso,
-		"when":     func(t time.Time) template.HTML { return when(t, c.cfg.Now()) },
-		"lasting":  lasting,
-		"params":   paramsOf,
-		"short":    short,
-		"list":     func(of ...string) []string { return of },
-		"mixes":    safetext.MixesAlphabets,
-		"prose":    prose,
-		"reach":    func(r scopes.Reach) string { return reaches[r] },
+		"static":  c.static.address,
+		"inert":   safetext.Text,
+		"pieces":  safetext.Pieces,
+		"utc":     utc,
+		"iso":     iso,
+		"when":    func(t time.Time) template.HTML { return when(t, c.cfg.Now()) },
+		"lasting": lasting,
+		"params":  paramsOf,
+		"short":   short,
+		"list":    func(of ...string) []string { return of },
+		"mixes":   safetext.MixesAlphabets,
+		"prose":   prose,
+		"reach": func(r scopes.Reach) string { // marks the changes to review closely
+			return map[scopes.Reach]string{
+				scopes.Widened: "widens reach", scopes.Narrowed: "narrows reach", scopes.Changed: "changes reach, review closely",
+			}[r]
+		},
 		"shiftsof": shiftsOf,
-		"textdiff": textDiff,
-		"these":    func(of ...any) []any { return of },
+		"textdiff": func(before, after string) fileDiff { // of one policy
+			room := room{lines: mostLines, bytes: mostDiff}
+			return room.diff("", before, after)
+		},
+		"these": func(of ...any) []any { return of },
+
+		// States and codes of the record. Unknown ones are shown escaped.
+		"badge": badge, "code": inWords(codeChoices), "detail": inWords(detailChoices), "event": inWords(eventChoices), "why": inWords(whyChoices),
 	}
 }
 
@@ -113,6 +125,8 @@ func lasting(d time.Duration) string {
 	}
 	return "0s"
 }
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
 // param is one parameter of a request.
 type param struct{ Name, Value string }
@@ -323,11 +337,6 @@ var (
 		{broker.CommandQuarantineRemove, "Quarantine lifted"},
 	}
 )
-
-// termFunctions show states and codes in templates.
-var termFunctions = template.FuncMap{
-	"badge": badge, "code": inWords(codeChoices), "detail": inWords(detailChoices), "event": inWords(eventChoices), "why": inWords(whyChoices),
-}
 
 // inWords returns the label of a code. A code that the list lacks is shown escaped.
 func inWords(list []choice) func(code string) string {
