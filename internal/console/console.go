@@ -150,7 +150,9 @@ func New(cfg Config) (*Console, error) {
 	c.sessions = scs.New()
 	c.sessions.Store = store{cfg.Sessions}
 	c.sessions.Lifetime = longestSession
-	c.sessions.Cookie = scs.SessionCookie{Name: c.cookieName("session"), Path: "/", HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode}
+	c.sessions.Cookie = scs.SessionCookie{
+		Name: c.cookieName("session"), Path: "/", HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode,
+	}
 	c.sessions.ErrorFunc = func(w http.ResponseWriter, r *http.Request, err error) { c.fail(w, r, nil, err) }
 	c.handler = c.guarded(c.routes())
 	return c, nil
@@ -252,7 +254,9 @@ func (c *Console) routes() http.Handler {
 	mux.Post("/catalogue/proposals/{digest}/replay", c.look(only(c.replays, c.replayProposal)))
 
 	// Everybody who is logged in may read these: openapi.yaml is not secret.
-	mux.Get("/reference", c.visit(func(*http.Request, *visitor) (view, error) { return pageReference.view("API", c.reference), nil }))
+	mux.Get("/reference", c.visit(func(*http.Request, *visitor) (view, error) {
+		return pageReference.view("API", c.reference), nil
+	}))
 	mux.Get("/reference/openapi.yaml", c.serve(toLogin, openAPI))
 	mux.Get("/reference/types", c.visit(func(*http.Request, *visitor) (view, error) {
 		return pageReferenceTypes.view("API types", c.reference.Types), nil

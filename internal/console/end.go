@@ -123,7 +123,8 @@ func targetOf(order string, values url.Values, who *visitor) (kindOfOrder, broke
 	if err != nil {
 		return kind, s, err
 	}
-	if order == "task" && !who.Admin.Covers(s.SPIFFEID) || (order == "quarantine" || order == "lift") && !who.Admin.Covers(nameOf(s)) {
+	if order == "task" && !who.Admin.Covers(s.SPIFFEID) ||
+		(order == "quarantine" || order == "lift") && !who.Admin.Covers(nameOf(s)) {
 		return kind, s, broker.ErrNotFound
 	}
 	return kind, s, nil

@@ -49,8 +49,8 @@ func (c *Console) explain(r *http.Request, _ *visitor) (view, error) {
 	}
 	query := r.URL.Query()
 	v := explainView{
-		SPIFFEID: query.Get("as"), SVID: query.Get("svid"), Scope: query.Get("scope"), TTL: query.Get("ttl"), Task: cmp.Or(query.Get("task"), "example"),
-		User: query.Get("user"), Groups: query.Get("groups"),
+		SPIFFEID: query.Get("as"), SVID: query.Get("svid"), Scope: query.Get("scope"), TTL: query.Get("ttl"),
+		Task: cmp.Or(query.Get("task"), "example"), User: query.Get("user"), Groups: query.Get("groups"),
 	}
 	if all := catalogue.Scopes(); len(all) <= mostOffered {
 		for _, s := range all {

@@ -391,7 +391,8 @@ func recordOf(v *broker.View) (export.Event, error) {
 		kind = "request." + string(v.Status)
 	}
 	e := export.Event{
-		Index: v.Index, ID: v.ID, Time: v.Time, Kind: kind, SPIFFEID: v.Subject.ID.String(), TrustDomain: v.Subject.ID.TrustDomain().Name(),
+		Index: v.Index, ID: v.ID, Time: v.Time, Kind: kind,
+		SPIFFEID: v.Subject.ID.String(), TrustDomain: v.Subject.ID.TrustDomain().Name(),
 		Task: v.Task, Scope: v.Scope, Authority: v.Authority, Resource: v.Resource, Params: string(params), Reason: v.Reason,
 		Decision: v.Decision, Code: v.DecisionCode, Policies: v.Policies, Catalogue: v.Catalogue, TTL: int64(v.TTL / time.Second),
 		Expires: v.Expires, Status: string(v.Status), Detail: v.StatusDetail, Actor: v.Actor, Approves: v.Approves,

@@ -43,7 +43,8 @@ func (c *Console) functions() template.FuncMap {
 		"these": func(of ...any) []any { return of },
 
 		// States and codes of the record. Unknown ones are shown escaped.
-		"badge": badge, "code": inWords(codeChoices), "detail": inWords(detailChoices), "event": inWords(eventChoices), "why": inWords(whyChoices),
+		"badge": badge, "code": inWords(codeChoices), "detail": inWords(detailChoices),
+		"event": inWords(eventChoices), "why": inWords(whyChoices),
 	}
 }
 
