@@ -1,10 +1,14 @@
 package console
 
 import (
+	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -19,13 +23,6 @@ import (
 
 // mostAsks is how many requests a page lists. An approver with more pending requests decides these first.
 const mostAsks = 50
-
-func (c *Console) approvalsRoutes(mux chi.Router) {
-	mux.Get("/approvals", c.visit(c.inbox))
-	mux.Get("/approvals/events", c.tellApprovals)
-	mux.Get("/approvals/{id}", c.visit(c.approval))
-	mux.Post("/approvals/{id}/vote", c.act(c.vote))
-}
 
 // agreed contains the parameters that a vote approves. They are decoded from the canonical text whose hash the vote
 // contains.
@@ -75,37 +72,33 @@ func (c *Console) askOf(one *broker.ApprovalRequest, who *visitor) (ask, error) 
 		return ask{}, fmt.Errorf("reading what a request asks for: %w", err)
 	}
 	a.Owner = c.cfg.Broker.Owner(a.Agreed.SPIFFEID)
-	if a.Title == "" {
-		a.Title = a.Agreed.Scope
-	}
-	c.offer(&a, who)
-	return a, nil
-}
+	a.Title = cmp.Or(a.Title, a.Agreed.Scope)
 
-// offer computes which votes the page offers to the reader. The broker checks again when the reader votes.
-func (c *Console) offer(a *ask, who *visitor) {
-	open := a.Status == broker.StatusPending
-	said := func(verdicts ...approval.Verdict) bool {
-		return slices.ContainsFunc(a.VotesCast, func(v approval.Vote) bool { return v.Voter.ID == who.ID() && slices.Contains(verdicts, v.Verdict) })
+	// The page offers only votes that the broker would accept. The broker checks again when the reader votes.
+	open, approved, denied := a.Open(), false, false
+	for _, v := range a.VotesCast {
+		if v.Voter.ID == who.ID() {
+			approved = approved || v.Verdict == approval.Approve || v.Verdict == approval.BreakGlass
+			denied = denied || v.Verdict == approval.Deny
+		}
 	}
-	yes, stand, no := c.cfg.Broker.Entitled(who.Person, approval.Approve, a.ApprovalRequest), c.cfg.Broker.Entitled(who.Person, approval.BreakGlass, a.ApprovalRequest),
-		c.cfg.Broker.Entitled(who.Person, approval.Deny, a.ApprovalRequest)
-	heard := said(approval.Approve, approval.BreakGlass)
-	a.Approve, a.Break = open && yes == nil && !heard, open && stand == nil && !heard
-	a.Deny = no == nil && !said(approval.Deny) && slices.Contains([]broker.Status{broker.StatusPending, broker.StatusApproved, broker.StatusRedeemed}, a.Status)
+	a.Approve = open && !approved && c.cfg.Broker.Entitled(who.Person, approval.Approve, one) == nil
+	a.Break = open && !approved && c.cfg.Broker.Entitled(who.Person, approval.BreakGlass, one) == nil
+	no := c.cfg.Broker.Entitled(who.Person, approval.Deny, one)
+	a.Deny = no == nil && !denied && (open || a.Status == broker.StatusApproved || a.Status == broker.StatusRedeemed)
 	switch {
 	case a.Approve, a.Break, a.Deny && !open:
 	case !open:
 		a.Bar = "This request is already decided."
-	case heard:
+	case approved:
 		a.Bar = "You have already approved this request."
 	case no != nil:
 		a.Bar = troubleOf(no).Means
 	}
+	return a, nil
 }
 
-// MayApprove and MayBreak report whether the page offers the vote. They are false if the vote requires a passkey and the
-// reader has none.
+// MayApprove and MayBreak report whether the page has a form for the vote: a vote that requires a passkey needs one.
 func (a *ask) MayApprove() bool { return a.Approve && (a.Signing == nil || a.Signing.Keys > 0) }
 func (a *ask) MayBreak() bool   { return a.Break && (a.Signing == nil || a.Signing.Keys > 0) }
 
@@ -123,20 +116,6 @@ func (a *ask) Signed() bool { return a.Agreed.Passkey == scopes.PasskeyRequired 
 
 // Remembers reports whether an approval may cover the whole task.
 func (a *ask) Remembers() bool { return a.Agreed.Remember == scopes.RememberTask }
-
-// Yes and Broke count the approvals and the break-glass votes, as far as the votes are known.
-func (a *ask) Yes() int   { return a.saying(approval.Approve) }
-func (a *ask) Broke() int { return a.saying(approval.BreakGlass) }
-
-func (a *ask) saying(verdict approval.Verdict) int {
-	n := 0
-	for _, v := range a.VotesCast {
-		if v.Verdict == verdict {
-			n++
-		}
-	}
-	return n
-}
 
 // StandIns returns the number of votes that a break-glass approval requires.
 func (a *ask) StandIns() int { return scopes.BreakGlassQuorum }
@@ -161,14 +140,15 @@ type inbox struct {
 
 // inbox lists the requests that wait for the visitor. Similar requests are next to each other.
 func (c *Console) inbox(r *http.Request, who *visitor) (view, error) {
-	if !who.Approves() {
-		return view{}, errNotAllowed
-	}
 	asks, more, err := c.waiting(r, who)
 	if err != nil {
 		return view{}, err
 	}
-	list := inbox{More: more, State: stateOf(asks)}
+	broken := map[string]bool{}
+	for i := range asks {
+		broken[asks[i].ID] = asks[i].Broken
+	}
+	list := inbox{More: more, State: digestOf(broken)}
 	for _, alike := range families(asks) {
 		alike[0].Alike = len(alike) - 1
 		list.Asks = append(list.Asks, alike...)
@@ -214,15 +194,7 @@ func families(asks []ask) [][]ask {
 	return all
 }
 
-// stateOf returns a digest of the pending requests that does not depend on their order.
-func stateOf(asks []ask) string {
-	broken := map[string]bool{}
-	for i := range asks {
-		broken[asks[i].ID] = asks[i].Broken
-	}
-	return digestOf(broken)
-}
-
+// digestOf returns a digest of pending requests. The value of an id is true if the request has a break-glass vote.
 func digestOf(broken map[string]bool) string {
 	var text strings.Builder
 	for _, id := range sortedKeys(broken) {
@@ -243,9 +215,6 @@ func caseID(r *http.Request) (string, error) {
 
 // approval shows one request with its votes, and the similar requests that are pending.
 func (c *Console) approval(r *http.Request, who *visitor) (view, error) {
-	if !who.Approves() {
-		return view{}, errNotAllowed
-	}
 	id, err := caseID(r)
 	if err != nil {
 		return view{}, err
@@ -259,9 +228,12 @@ func (c *Console) approval(r *http.Request, who *visitor) (view, error) {
 		return view{}, err
 	}
 	if a.Open() && !a.Signed() {
-		if a.Like, err = c.alike(r, who, &a); err != nil {
+		asks, _, err := c.waiting(r, who)
+		if err != nil {
 			return view{}, err
 		}
+		like := a.GroupKey()
+		a.Like = slices.DeleteFunc(asks, func(b ask) bool { return b.ID == a.ID || b.GroupKey() != like })
 	}
 	if err := c.sign(r.Context(), who, &a); err != nil {
 		return view{}, err
@@ -269,12 +241,133 @@ func (c *Console) approval(r *http.Request, who *visitor) (view, error) {
 	return pageApproval.view(short(a.Title, 80), &a), nil
 }
 
-// alike lists the other pending requests that are similar to a.
-func (c *Console) alike(r *http.Request, who *visitor, a *ask) ([]ask, error) {
-	asks, _, err := c.waiting(r, who)
-	if err != nil {
-		return nil, err
+const (
+	// tellEvery is the longest pause before a stream sends a keep-alive comment.
+	tellEvery = 15 * time.Second
+	// tellTimeout bounds one write to a stream. A client that does not read is disconnected.
+	tellTimeout = 5 * time.Second
+	// afterAll sorts after every request id. The page already contains the pending requests, so the stream does not send them.
+	afterAll = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+)
+
+// errSlow means that a client requested events and does not read them.
+var errSlow = errors.New("client does not read its events")
+
+// tellApprovals streams server-sent events to a page that lists pending requests. An event says only that the list has
+// changed; the page then fetches the list.
+func (c *Console) tellApprovals(w http.ResponseWriter, r *http.Request, who *visitor) error {
+	if !who.Approves() {
+		return errNotAllowed
 	}
-	like := a.GroupKey()
-	return slices.DeleteFunc(asks, func(b ask) bool { return b.ID == a.ID || b.GroupKey() != like }), nil
+	listener, err := c.cfg.Broker.Listen(r.Context(), who.Person, afterAll)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	out := &stream{w: w, control: http.NewResponseController(w), now: c.cfg.Now}
+	if err := c.tell(r.Context(), who, listener, out); err != nil {
+		// The page reconnects, and the first event shows it whether the list has changed.
+		c.cfg.Log.DebugContext(r.Context(), "events cut off", "error", err)
+	}
+	return nil
+}
+
+// tell writes events until the login expires, this replica stops, or the client disconnects.
+func (c *Console) tell(ctx context.Context, who *visitor, listener *broker.Listener, out *stream) error {
+	// The request is read completely, and the server's read timeout must not end the stream.
+	if err := out.control.SetReadDeadline(time.Time{}); err != nil {
+		return fmt.Errorf("beginning a stream: %w", err)
+	}
+	h := out.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no")
+	out.w.WriteHeader(http.StatusOK)
+	if err := out.write(": hello\n\n"); err != nil {
+		return err
+	}
+	alive := time.NewTicker(tellEvery)
+	defer alive.Stop()
+	over := time.NewTimer(who.Expires().Sub(c.cfg.Now()))
+	defer over.Stop()
+	waits := waits{broken: map[string]bool{}}
+	for {
+		select {
+		case events, ok := <-listener.Events:
+			if !ok {
+				return errSlow
+			}
+			if err := out.write(waits.hear(events)); err != nil {
+				return err
+			}
+		case <-alive.C:
+			if err := out.write(": alive\n\n"); err != nil {
+				return err
+			}
+		case <-over.C:
+			return out.write(": your login has expired\n\n")
+		case <-c.closed:
+			return out.write(": this replica is shutting down\n\n")
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// waits tracks the requests that wait for one person. The value is true if the request has a break-glass vote.
+type waits struct {
+	broken map[string]bool
+	told   bool // set after the first event: the page already contains what that event covers
+}
+
+// hear applies events and returns the message for the page. The message has only counts and a digest, and no text from the
+// requests.
+func (w *waits) hear(events []broker.Event) string {
+	come, gone := 0, 0
+	for _, e := range events {
+		switch e.Kind {
+		case broker.EventWaiting:
+			if broken, known := w.broken[e.Request.ID]; !known || broken != e.Request.Broken {
+				come++
+			}
+			w.broken[e.Request.ID] = e.Request.Broken
+		case broker.EventDecided:
+			gone++
+			delete(w.broken, e.Request.ID)
+		case broker.EventCurrent: // these, and no others, are pending now
+			now := map[string]bool{}
+			for _, id := range e.IDs {
+				now[id] = w.broken[id]
+			}
+			w.broken = now
+		}
+	}
+	if !w.told {
+		w.told, come, gone = true, 0, 0
+	}
+	return fmt.Sprintf("event: changed\ndata: {\"state\":%q,\"waiting\":%d,\"come\":%d,\"gone\":%d}\n\n", digestOf(w.broken), len(w.broken), come, gone)
+}
+
+// stream is a response of server-sent events.
+type stream struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	now     func() time.Time
+}
+
+// write sends text at once. It returns an error if the client does not read it in time.
+func (o *stream) write(text string) error {
+	err := o.control.SetWriteDeadline(o.now().Add(tellTimeout))
+	if err == nil {
+		_, err = io.WriteString(o.w, text)
+	}
+	if err == nil {
+		err = o.control.Flush()
+	}
+	if err == nil { // HTTP/2 would end the stream at the deadline even if there is nothing to write
+		err = o.control.SetWriteDeadline(time.Time{})
+	}
+	if err != nil {
+		return fmt.Errorf("writing an event: %w", err)
+	}
+	return nil
 }

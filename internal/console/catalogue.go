@@ -2,12 +2,15 @@ package console
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
+	"github.com/aymanbagabas/go-udiff"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/go-chi/chi/v5"
@@ -21,35 +24,26 @@ const (
 
 var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-func (c *Console) catalogueRoutes(mux chi.Router) {
-	mux.Get("/catalogue", c.visit(c.catalogue))
-	mux.Get("/catalogue/scopes/{name}", c.visit(c.scope))
-	mux.Get("/catalogue/versions", c.visit(c.versions))
-	mux.Get("/catalogue/diff", c.visit(c.diff))
-}
-
-// readsCatalogue returns nil if the visitor is auditor or admin in every trust domain. A catalogue concerns all of them, as
-// at the API.
-func (c *Console) readsCatalogue(who *visitor) error {
+// readsCatalogue reports whether the visitor is auditor or admin in every trust domain. A catalogue concerns all of them, as at
+// the API.
+func (c *Console) readsCatalogue(who *visitor) bool {
 	return c.overAll(slices.Concat(who.Admin.TrustDomains, who.Auditor.TrustDomains))
 }
 
-// changesCatalogue returns nil if the visitor is admin in every trust domain.
-func (c *Console) changesCatalogue(who *visitor) error { return c.overAll(who.Admin.TrustDomains) }
+// changesCatalogue reports whether the visitor is admin in every trust domain.
+func (c *Console) changesCatalogue(who *visitor) bool { return c.overAll(who.Admin.TrustDomains) }
 
-func (c *Console) overAll(domains []string) error {
-	for _, domain := range c.cfg.TrustDomains {
-		if !slices.Contains(domains, domain) {
-			return errNotAllowed
-		}
-	}
-	return nil
+// replays reports whether the visitor may replay: an admin who is also an auditor, because a replay reads decisions of all
+// sandboxes.
+func (c *Console) replays(who *visitor) bool {
+	return c.overAll(who.Admin.TrustDomains) && c.overAll(who.Auditor.TrustDomains)
 }
 
-// mostShelved is how many parsed catalogues are cached. A miss costs only the time to parse.
-const mostShelved = 4
+func (c *Console) overAll(domains []string) bool {
+	return !slices.ContainsFunc(c.cfg.TrustDomains, func(domain string) bool { return !slices.Contains(domains, domain) })
+}
 
-// shelf caches the most recently loaded catalogues. The zero value is ready to use.
+// shelf caches the last four catalogues that were loaded. A miss costs only the time to parse. The zero value is ready to use.
 type shelf struct {
 	mu sync.Mutex
 	of []*shelved
@@ -75,30 +69,17 @@ func (s *shelved) fields(name string) []scopes.FieldChange {
 	return s.in[name]
 }
 
-func (s *shelf) find(digest string) *shelved {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := slices.IndexFunc(s.of, func(one *shelved) bool { return one.Digest() == digest })
-	if i < 0 {
-		return nil
-	}
-	return s.of[i]
-}
-
-func (s *shelf) put(one *shelved) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.of = append([]*shelved{one}, s.of...)[:min(len(s.of)+1, mostShelved)]
-}
-
 // catalogueOf returns a catalogue that was proposed or applied. If its files do not load, it returns them with the error of
 // scopes.Load.
 func (c *Console) catalogueOf(ctx context.Context, digest string) (*shelved, error) {
 	if !digestForm.MatchString(digest) {
 		return nil, broker.ErrNotFound
 	}
-	if one := c.catalogues.find(digest); one != nil {
-		return one, nil
+	c.catalogues.mu.Lock()
+	known := c.catalogues.of // never modified, only replaced
+	c.catalogues.mu.Unlock()
+	if i := slices.IndexFunc(known, func(one *shelved) bool { return one.Digest() == digest }); i >= 0 {
+		return known[i], nil
 	}
 	files, err := c.cfg.Broker.CatalogueFiles(ctx, digest)
 	if err != nil {
@@ -109,7 +90,9 @@ func (c *Console) catalogueOf(ctx context.Context, digest string) (*shelved, err
 		return &shelved{files: files}, err
 	}
 	one := &shelved{Catalogue: loaded, files: files}
-	c.catalogues.put(one)
+	c.catalogues.mu.Lock()
+	defer c.catalogues.mu.Unlock()
+	c.catalogues.of = append([]*shelved{one}, c.catalogues.of...)[:min(len(c.catalogues.of)+1, 4)]
 	return one, nil
 }
 
@@ -143,15 +126,12 @@ type authorityView struct {
 
 // catalogue shows the scopes and policies in force.
 func (c *Console) catalogue(r *http.Request, who *visitor) (view, error) {
-	if err := c.readsCatalogue(who); err != nil {
-		return view{}, err
-	}
 	head, catalogue, err := c.inForce(r.Context())
 	if err != nil {
 		return view{}, err
 	}
 	v := catalogueView{
-		Head: head, Words: r.URL.Query().Get("q"), AllPolicies: len(catalogue.Policies()), Changes: c.changesCatalogue(who) == nil,
+		Head: head, Words: r.URL.Query().Get("q"), AllPolicies: len(catalogue.Policies()), Changes: c.changesCatalogue(who),
 	}
 	if v.Open, err = c.openProposals(r.Context(), head); err != nil {
 		return view{}, err
@@ -227,10 +207,7 @@ type scopeView struct {
 }
 
 // scope shows one scope in force.
-func (c *Console) scope(r *http.Request, who *visitor) (view, error) {
-	if err := c.readsCatalogue(who); err != nil {
-		return view{}, err
-	}
+func (c *Console) scope(r *http.Request, _ *visitor) (view, error) {
 	_, catalogue, err := c.inForce(r.Context())
 	if err != nil {
 		return view{}, err
@@ -245,4 +222,138 @@ func (c *Console) scope(r *http.Request, who *visitor) (view, error) {
 		v.Policies = v.Policies[:mostPolicies]
 	}
 	return pageScope.view(name, v), nil
+}
+
+const (
+	// mostVersions is how many catalogue changes a page lists.
+	mostVersions = 100
+	// mostLines and mostDiff bound the file diffs on a page, in lines and in bytes.
+	mostLines = 1000
+	mostDiff  = 48 << 10
+	// contextLines is the number of unchanged lines around a change.
+	contextLines = 3
+)
+
+// versions lists the catalogue changes and their states.
+func (c *Console) versions(r *http.Request, _ *visitor) (view, error) {
+	changes, err := c.cfg.Broker.CatalogueChanges(r.Context(), mostVersions)
+	return pageVersions.view("Catalogue versions", changes), err
+}
+
+// diff shows how two catalogues differ.
+func (c *Console) diff(r *http.Request, _ *visitor) (view, error) {
+	query := r.URL.Query()
+	d, err := c.compare(r, query.Get("from"), query.Get("to"))
+	return pageDiff.view("Catalogue diff", d), err
+}
+
+func (c *Console) compare(r *http.Request, from, to string) (diffView, error) {
+	before, err := c.catalogueOf(r.Context(), from)
+	if err != nil && !unreadable(err) {
+		return diffView{}, err
+	}
+	after, problem := c.catalogueOf(r.Context(), to)
+	if problem != nil && !unreadable(problem) {
+		return diffView{}, problem
+	}
+	d := diffView{From: from, To: to, Unread: err != nil || problem != nil, Files: diffFiles(before.files, after.files)}
+	if !d.Unread {
+		d.plan(before.Catalogue, after.Catalogue)
+	}
+	return d, nil
+}
+
+// unreadable reports whether err means that this version of Brevet cannot load a catalogue.
+func unreadable(err error) bool {
+	_, ok := errors.AsType[scopes.Problems](err)
+	return ok
+}
+
+// diffView shows how two catalogues differ: the effect of the change, and the files.
+type diffView struct {
+	From, To string
+	// Unread is set if this version of Brevet cannot load one of the catalogues. Then only the files are compared.
+	Unread  bool
+	Plan    scopes.Diff
+	Summary scopes.DiffSummary
+	// Vault lists the Vault policies that the new catalogue needs and the old one did not.
+	Vault []string
+	Files []fileDiff
+}
+
+func (d *diffView) plan(before, after *scopes.Catalogue) {
+	d.Plan = scopes.Plan(before, after)
+	d.Summary = d.Plan.Summary()
+	had := map[string]bool{}
+	for _, p := range before.VaultPolicies() {
+		had[p.Name] = true
+	}
+	for _, p := range after.VaultPolicies() {
+		if !had[p.Name] {
+			d.Vault = append(d.Vault, p.Name)
+		}
+	}
+}
+
+// Layout reports whether only comments and layout differ.
+func (d diffView) Layout() bool { return d.Summary.Add+d.Summary.Change+d.Summary.Remove == 0 }
+
+// Same reports whether the catalogues are identical.
+func (d diffView) Same() bool { return len(d.Files) == 0 }
+
+// fileDiff is one file that differs.
+type fileDiff struct {
+	Name  string
+	Lines []diffLine
+	Cut   bool // more lines follow
+}
+
+// diffLine is one line of a diff. Sign is "+", "-" or a space, or "@" where lines are left out.
+type diffLine struct{ Sign, Text string }
+
+// diffFiles compares files with the same name.
+func diffFiles(before, after []scopes.File) []fileDiff {
+	texts := map[string][2]string{}
+	for _, f := range before {
+		texts[f.Name] = [2]string{string(f.Data), ""}
+	}
+	for _, f := range after {
+		texts[f.Name] = [2]string{texts[f.Name][0], string(f.Data)}
+	}
+	room := room{lines: mostLines, bytes: mostDiff}
+	var all []fileDiff
+	for _, name := range sortedKeys(texts) {
+		if old, now := texts[name][0], texts[name][1]; old != now {
+			all = append(all, room.diff(name, old, now))
+		}
+	}
+	return all
+}
+
+// room is the number of lines and bytes that a page has left for diffs.
+type room struct{ lines, bytes int }
+
+func (o *room) diff(name, before, after string) fileDiff {
+	f := fileDiff{Name: name}
+	unified, err := udiff.ToUnifiedDiff(name, name, before, udiff.Strings(before, after), contextLines)
+	if err != nil {
+		f.Cut = true
+		return f
+	}
+	for i, hunk := range unified.Hunks {
+		if i > 0 || hunk.FromLine > 1 {
+			f.Lines = append(f.Lines, diffLine{"@", "from line " + strconv.Itoa(hunk.ToLine)})
+		}
+		for _, line := range hunk.Lines {
+			o.lines--
+			o.bytes -= len(line.Content)
+			if o.lines < 0 || o.bytes < 0 {
+				f.Cut = true
+				return f
+			}
+			sign := map[udiff.OpKind]string{udiff.Insert: "+", udiff.Delete: "-", udiff.Equal: " "}[line.Kind]
+			f.Lines = append(f.Lines, diffLine{sign, strings.TrimRight(line.Content, "\r\n")})
+		}
+	}
+	return f
 }

@@ -1,3 +1,12 @@
+// Package console serves the web pages for approvers, admins and auditors: a dashboard, pending approvals, live
+// credentials, the audit log, and the proofs of the record. The server renders the pages. They work without scripts, except
+// for features that need one: a passkey, a proof that the browser checks, a chart.
+//
+// People log in at their OpenID Connect provider. A session keeps the ID token, sealed, and every request verifies the
+// token again. A page shows nothing that the API would not show to the same person.
+//
+// The console must never change anything on a GET, never show outside text in a way that a reader could take for a fact,
+// never run or load a script that is not in this binary, and never send a secret.
 package console
 
 import (
@@ -5,11 +14,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"html/template"
 	"log/slog"
 	"math"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -85,7 +96,7 @@ type Console struct {
 	origin   *url.URL
 	sessions *scs.SessionManager
 	login    *login
-	pages    map[string]*page
+	pages    map[string]*template.Template
 	static   *static
 	// pace limits each logged-in person. strangers limits each address, before the person is known.
 	pace, strangers *ratelimit.Limiter
@@ -96,11 +107,10 @@ type Console struct {
 
 	reference    *reference
 	catalogues   shelf
-	replayer     replaying
+	replaying    sync.Mutex // limits the replica to one replay at a time, to spare the database
 	ledgerStatus lately[broker.LedgerStatus]
 	liveTotals   liveTotals
 	exports      *ratelimit.Semaphore
-	mostExported int // records in one export
 }
 
 // New checks cfg and returns a Console. It does not contact the provider, which may be down.
@@ -119,11 +129,13 @@ func New(cfg Config) (*Console, error) {
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
-	c := &Console{cfg: cfg, origin: origin, closed: make(chan struct{}), mostExported: mostExported}
-	c.pace = ratelimit.New(callsPerSecond, callsAtOnce)
-	c.strangers = ratelimit.New(addressCallsPerSecond, addressCallsAtOnce)
+	c := &Console{cfg: cfg, origin: origin, closed: make(chan struct{})}
+	// The limits for one person are those of the API: nobody exceeds them by hand. The limits for an address are higher,
+	// because many people can share one behind a proxy.
+	c.pace = ratelimit.New(20, 200)
+	c.strangers = ratelimit.New(200, 1000)
 	c.exports = ratelimit.NewSemaphore(math.MaxInt, exportsAtOnce)
-	c.complaints.Interval = complaintsEvery
+	c.complaints.Interval = 5 * time.Second
 	if c.static, err = newStatic(); err != nil {
 		return nil, err
 	}
@@ -136,7 +148,13 @@ func New(cfg Config) (*Console, error) {
 	if c.login, err = newLogin(cfg, origin); err != nil {
 		return nil, err
 	}
-	c.sessions = c.openSessions()
+	c.sessions = scs.New()
+	c.sessions.Store = store{cfg.Sessions}
+	c.sessions.Lifetime = longestSession
+	c.sessions.Cookie = scs.SessionCookie{
+		Name: c.cookieName("session"), Path: "/", HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode,
+	}
+	c.sessions.ErrorFunc = func(w http.ResponseWriter, r *http.Request, err error) { c.fail(w, r, nil, err) }
 	c.handler = c.guarded(c.routes())
 	return c, nil
 }
@@ -184,29 +202,125 @@ func (c *Console) HTTP(tlsConfig *tls.Config) *http.Server {
 	return srv
 }
 
+// routes says who may open which page. A page without only is for everybody who is logged in, and shows what their roles reach.
 func (c *Console) routes() http.Handler {
 	mux := chi.NewRouter()
 	mux.NotFound(c.visit(func(*http.Request, *visitor) (view, error) { return view{}, broker.ErrNotFound }))
 	mux.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) { c.fail(w, r, nil, errMethod) })
 	mux.Get("/login", c.beginLogin)
 	mux.Get("/callback", c.endLogin)
-	mux.Get("/signed-out", c.signedOut)
+	mux.Get("/signed-out", func(w http.ResponseWriter, r *http.Request) {
+		c.show(w, r, nil, pageSignedOut.view("Logged out", struct{}{}))
+	})
 	mux.Post("/logout", c.logout)
 	mux.Get("/", c.visit(c.home))
+
 	mux.Get("/you", c.visit(c.you))
-	c.approvalsRoutes(mux)
-	c.passkeysRoutes(mux)
-	c.catalogueRoutes(mux)
-	c.draftRoutes(mux)
-	c.explainRoutes(mux)
-	c.replayRoutes(mux)
-	c.ledgerRoutes(mux)
-	c.systemRoutes(mux)
-	c.referenceRoutes(mux)
-	c.recordRoutes(mux)
-	c.endingRoutes(mux)
+	mux.Get("/you/passkeys", c.visit(c.passkeys))
+	mux.Post("/you/passkeys", c.act(c.addPasskey))
+	mux.Post("/you/passkeys/challenge", c.serve(c.refuseNobody, c.challengePasskey))
+	mux.Post("/you/passkeys/{id}/remove", c.act(c.removePasskey))
+
+	mux.Get("/approvals", c.visit(only((*visitor).Approves, c.inbox)))
+	mux.Get("/approvals/events", c.serve(toLogin, c.tellApprovals))
+	mux.Get("/approvals/{id}", c.visit(only((*visitor).Approves, c.approval)))
+	mux.Post("/approvals/{id}/vote", c.act(only((*visitor).Approves, c.vote)))
+
+	mux.Get("/live", c.visit(only((*visitor).Audits, c.live)))
+	mux.Get("/live/rates.json", c.serve(toLogin, c.rates))
+	mux.Get("/history", c.visit(only((*visitor).Audits, c.history)))
+	mux.Get("/history/export", c.serve(toLogin, c.export))
+	mux.Get("/issuances/{id}", c.visit(only((*visitor).Audits, c.issuance)))
+	mux.Get("/tasks", c.visit(only((*visitor).Audits, c.task)))
+	mux.Get("/whose", c.visit(only((*visitor).Audits, c.whose)))
+	mux.Get("/ledger", c.visit(only((*visitor).Audits, c.ledger)))
+	mux.Get("/ledger/growth", c.serve(c.refuseNobody, c.growth))
+	mux.Get("/system", c.visit(only(func(who *visitor) bool { return who.Audits() || who.Administers() }, c.system)))
+
+	mux.Get("/endings/receipt", c.visit(only((*visitor).Administers, c.receipt)))
+	mux.Get("/endings/{order}", c.visit(only((*visitor).Administers, c.beforeOrder)))
+	mux.Post("/endings/{order}", c.act(only((*visitor).Administers, c.order)))
+
+	mux.Get("/catalogue", c.visit(only(c.readsCatalogue, c.catalogue)))
+	mux.Get("/catalogue/scopes/{name}", c.visit(only(c.readsCatalogue, c.scope)))
+	mux.Get("/catalogue/versions", c.visit(only(c.readsCatalogue, c.versions)))
+	mux.Get("/catalogue/diff", c.visit(only(c.readsCatalogue, c.diff)))
+	mux.Get("/catalogue/explain", c.visit(only(c.readsCatalogue, c.explain)))
+	mux.Get("/catalogue/draft", c.visit(only(c.changesCatalogue, c.draft)))
+	mux.Post("/catalogue/draft", c.look(only(c.changesCatalogue, c.checkDraft)))
+	mux.Post("/catalogue/apply", c.act(only(c.changesCatalogue, c.apply)))
+	mux.Get("/catalogue/proposals/{digest}", c.visit(only(c.readsCatalogue, c.proposal)))
+	mux.Post("/catalogue/proposals/{digest}", c.act(only(c.changesCatalogue, c.decideProposal)))
+	mux.Post("/catalogue/replay", c.look(only(c.replays, c.replayDraft)))
+	mux.Post("/catalogue/proposals/{digest}/replay", c.look(only(c.replays, c.replayProposal)))
+
+	// Everybody who is logged in may read these: openapi.yaml is not secret.
+	mux.Get("/reference", c.visit(func(*http.Request, *visitor) (view, error) {
+		return pageReference.view("API", c.reference), nil
+	}))
+	mux.Get("/reference/openapi.yaml", c.serve(toLogin, openAPI))
+	mux.Get("/reference/types", c.visit(func(*http.Request, *visitor) (view, error) {
+		return pageReferenceTypes.view("API types", c.reference.Types), nil
+	}))
+	mux.Get("/reference/problems", c.visit(func(*http.Request, *visitor) (view, error) {
+		return pageReferenceProblems.view("API problems", byStatus(c.cfg.Problems)), nil
+	}))
+	mux.Get("/reference/{tag}", c.visit(c.referenceTag))
+
 	all := chi.NewRouter()
 	all.Get("/static/{hash}/{name}", c.static.serve) // the same for everybody, so no session is loaded
 	all.Mount("/", c.sessions.LoadAndSave(mux))
 	return all
+}
+
+// policy is the Content-Security-Policy of every page. The browser runs and loads only files in this binary, and no
+// site may frame a page.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// mostBody is the largest size of a request body, in bytes.
+const mostBody = 2 << 20
+
+// foreign reports whether the browser sent the request on behalf of another site. Links that a person follows are allowed.
+// Other sites must not load anything from the console or act in it.
+func foreign(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	return (site == "cross-site" || site == "same-site") && !follows
+}
+
+// guarded sets the security headers and checks what every request needs: the host, the origin, the rate and the size.
+func (c *Console) guarded(next http.Handler) http.Handler {
+	crossing := http.NewCrossOriginProtection()
+	crossing.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.fail(w, r, nil, errForeignPage) }))
+	checked := crossing.Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=(), publickey-credentials-create=(self), publickey-credentials-get=(self)")
+		h.Set("Cache-Control", "no-store")
+		if c.origin.Scheme == "https" {
+			h.Set("Strict-Transport-Security", "max-age=31536000")
+		}
+		if !strings.EqualFold(r.Host, c.origin.Host) {
+			http.Error(w, "Unknown host. Open the console at "+c.origin.String(), http.StatusMisdirectedRequest)
+			return
+		}
+		if foreign(r) {
+			c.fail(w, r, nil, errForeignPage)
+			return
+		}
+		if !c.strangers.Allow(ratelimit.RemoteIP(r), c.cfg.Now()) {
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "Rate limit exceeded for your address. Wait a second and retry.", http.StatusTooManyRequests)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, mostBody)
+		checked.ServeHTTP(w, r)
+	})
 }

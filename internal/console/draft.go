@@ -24,42 +24,6 @@ const (
 	wordToApply = "apply"
 )
 
-var (
-	errConfirm  = errors.New("confirmation required")
-	errNoReason = errors.New("reason required")
-	errNoDraft  = errors.New("draft has changed")
-)
-
-func (c *Console) draftRoutes(mux chi.Router) {
-	mux.Get("/catalogue/draft", c.visit(c.draft))
-	mux.Post("/catalogue/draft", c.look(c.checkDraft))
-	mux.Post("/catalogue/apply", c.act(c.apply))
-	mux.Get("/catalogue/proposals/{digest}", c.visit(c.proposal))
-	mux.Post("/catalogue/proposals/{digest}", c.act(c.decideProposal))
-}
-
-// look handles a form that changes nothing: it shows a page about the submitted data.
-func (c *Console) look(do func(*http.Request, *visitor) (view, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		who, err := c.visitor(r)
-		if err != nil {
-			c.fail(w, r, nil, err)
-			return
-		}
-		//nolint:gosec // every body is bounded before
-		if err := r.ParseMultipartForm(mostBody); err != nil && !errors.Is(err, http.ErrNotMultipart) {
-			c.fail(w, r, who, errForm)
-			return
-		}
-		v, err := do(r, who)
-		if err != nil {
-			c.fail(w, r, who, err)
-			return
-		}
-		c.show(w, r, who, v)
-	}
-}
-
 // draft is a proposed catalogue: the files of the base catalogue with some files changed and some removed. Pages carry only
 // the differences.
 type draft struct {
@@ -81,10 +45,7 @@ type editView struct {
 }
 
 // draft shows the form in which a draft starts.
-func (c *Console) draft(r *http.Request, who *visitor) (view, error) {
-	if err := c.changesCatalogue(who); err != nil {
-		return view{}, err
-	}
+func (c *Console) draft(r *http.Request, _ *visitor) (view, error) {
 	head, files, err := c.cfg.Broker.CatalogueInForce(r.Context())
 	if err != nil {
 		return view{}, err
@@ -92,12 +53,12 @@ func (c *Console) draft(r *http.Request, who *visitor) (view, error) {
 	v := editView{Base: head.Digest, Editing: r.URL.Query().Get("file")}
 	for _, f := range files {
 		v.Names = append(v.Names, f.Name)
-		if f.Name == v.Editing {
-			v.Text, v.TooLarge = string(f.Data), len(f.Data) > mostEdited
+		if f.Name != v.Editing {
+			continue
 		}
-	}
-	if v.TooLarge {
-		v.Text = ""
+		if v.TooLarge = len(f.Data) > mostEdited; !v.TooLarge {
+			v.Text = string(f.Data)
+		}
 	}
 	return pageDraft.view("Catalogue draft", v), nil
 }
@@ -137,12 +98,8 @@ func (c *Console) readDraft(r *http.Request) (draft, error) {
 	for _, name := range d.Gone {
 		delete(now, name)
 	}
-	d.compare(before, now)
-	return d, nil
-}
 
-// compare computes the differences from the base.
-func (d *draft) compare(before []scopes.File, now map[string]string) {
+	// The draft consists of the differences from the base.
 	was := map[string]string{}
 	d.Gone = nil
 	for _, f := range before {
@@ -157,6 +114,7 @@ func (d *draft) compare(before []scopes.File, now map[string]string) {
 			d.Changed = append(d.Changed, draftFile{name, now[name]})
 		}
 	}
+	return d, nil
 }
 
 // unixLines converts line endings to LF, as in catalogues: browsers end every line of a text field with CR LF.
@@ -203,10 +161,7 @@ type draftView struct {
 }
 
 // checkDraft shows what a draft would do. It changes nothing.
-func (c *Console) checkDraft(r *http.Request, who *visitor) (view, error) {
-	if err := c.changesCatalogue(who); err != nil {
-		return view{}, err
-	}
+func (c *Console) checkDraft(r *http.Request, _ *visitor) (view, error) {
 	d, err := c.readDraft(r)
 	if err != nil {
 		return view{}, &returning{err, "/catalogue/draft"}
@@ -249,9 +204,6 @@ func consent(r *http.Request, word string) (reason string, err error) {
 
 // apply applies or proposes a draft. Its digest must equal that of the draft that the admin reviewed.
 func (c *Console) apply(r *http.Request, who *visitor) (done, error) {
-	if err := c.changesCatalogue(who); err != nil {
-		return done{}, err
-	}
 	reason, err := consent(r, wordToApply)
 	if err != nil {
 		return done{}, &returning{err, "/catalogue/draft"}
@@ -291,9 +243,6 @@ type proposalView struct {
 
 // proposal shows a catalogue that waits for another admin.
 func (c *Console) proposal(r *http.Request, who *visitor) (view, error) {
-	if err := c.readsCatalogue(who); err != nil {
-		return view{}, err
-	}
 	head, _, err := c.inForce(r.Context())
 	if err != nil && !unreadable(err) {
 		return view{}, err
@@ -307,7 +256,7 @@ func (c *Console) proposal(r *http.Request, who *visitor) (view, error) {
 		return view{}, &returning{broker.ErrNotFound, "/catalogue/versions"}
 	}
 	v := proposalView{
-		Change: open[i], Base: head.Digest, Own: open[i].Actor == broker.PersonActor(who.Person).ID(), Decide: c.changesCatalogue(who) == nil,
+		Change: open[i], Base: head.Digest, Own: open[i].Actor == broker.PersonActor(who.Person).ID(), Decide: c.changesCatalogue(who),
 	}
 	v.Diff, err = c.compare(r, head.Digest, open[i].Digest)
 	return pageProposal.view("Catalogue proposal", v), err
@@ -315,9 +264,6 @@ func (c *Console) proposal(r *http.Request, who *visitor) (view, error) {
 
 // decideProposal handles an admin's vote on a proposal.
 func (c *Console) decideProposal(r *http.Request, who *visitor) (done, error) {
-	if err := c.changesCatalogue(who); err != nil {
-		return done{}, err
-	}
 	digest := chi.URLParam(r, "digest")
 	back := "/catalogue/proposals/" + digest
 	if !digestForm.MatchString(digest) {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -27,11 +26,6 @@ const (
 	mostReceipt = 32 << 10
 )
 
-var (
-	errConfirmation = errors.New("confirmation does not match")
-	errSelection    = errors.New("invalid selection")
-)
-
 // kindOfOrder describes one kind of order that admins can give.
 type kindOfOrder struct {
 	Title, Does, Button, Done string
@@ -43,7 +37,14 @@ type kindOfOrder struct {
 var ordersByName = map[string]kindOfOrder{
 	"task": {
 		"End a task", "Revokes every credential of the task and denies its later requests. This cannot be undone; the sandbox can continue with another task.", "End the task", "The task has ended.",
-		taskOf, func(b *broker.Broker, ctx context.Context, o broker.Revocation) (broker.Receipt, error) {
+		func(values url.Values) (broker.Selector, error) {
+			s := broker.Selector{SPIFFEID: values.Get("spiffe_id"), Task: values.Get("task")}
+			if !isTask(s.SPIFFEID, s.Task) {
+				return s, errSelection
+			}
+			return s, nil
+		},
+		func(b *broker.Broker, ctx context.Context, o broker.Revocation) (broker.Receipt, error) {
 			return b.EndTask(ctx, broker.TaskEnd{Actor: o.Actor, SPIFFEID: o.Target.SPIFFEID, Task: o.Target.Task, Reason: o.Reason})
 		},
 	},
@@ -65,13 +66,6 @@ var ordersByName = map[string]kindOfOrder{
 	},
 }
 
-// endingRoutes registers the pages on which admins revoke and quarantine.
-func (c *Console) endingRoutes(mux chi.Router) {
-	mux.Get("/endings/receipt", c.visit(c.receipt))
-	mux.Get("/endings/{order}", c.visit(c.beforeOrder))
-	mux.Post("/endings/{order}", c.act(c.order))
-}
-
 // selected returns the selector of a revocation.
 func selected(values url.Values) (broker.Selector, error) {
 	s := broker.Selector{
@@ -84,15 +78,6 @@ func selected(values url.Values) (broker.Selector, error) {
 		}
 	}
 	if _, err := spiffeid.TrustDomainFromString(s.TrustDomain); s.TrustDomain != "" && err != nil || s == (broker.Selector{}) {
-		return s, errSelection
-	}
-	return s, nil
-}
-
-// taskOf returns the selector of one task of one sandbox.
-func taskOf(values url.Values) (broker.Selector, error) {
-	s := broker.Selector{SPIFFEID: values.Get("spiffe_id"), Task: values.Get("task")}
-	if !isTask(s.SPIFFEID, s.Task) {
 		return s, errSelection
 	}
 	return s, nil
@@ -116,8 +101,7 @@ func pathOf(values url.Values) (broker.Selector, error) {
 // toType returns the text that the admin has to type to confirm an order: the name of the selection or, for a single
 // credential, the end of its id. That end is short enough to type on a phone, and few ids share it.
 func toType(s broker.Selector) string {
-	const enough = 8
-	return cmp.Or(s.ID[max(0, len(s.ID)-enough):], nameOf(s))
+	return cmp.Or(s.ID[max(0, len(s.ID)-8):], nameOf(s))
 }
 
 // nameOf returns the display name of a selection.
@@ -128,16 +112,22 @@ func nameOf(s broker.Selector) string {
 	return cmp.Or(s.ID, s.Task, s.SPIFFEID, s.SPIFFEIDPrefix, s.Scope)
 }
 
-// covered reports whether the target of an order lies entirely within the admin's reach. A revocation needs no such check:
-// it ends only the credentials within reach. The other orders name one target.
-func covered(order string, s broker.Selector, reach broker.Reach) bool {
-	switch order {
-	case "task":
-		return reach.Covers(s.SPIFFEID)
-	case "quarantine", "lift":
-		return reach.Covers(nameOf(s))
+// targetOf returns the kind of an order and its target, which must lie entirely within the admin's reach. A revocation needs no
+// such check: it ends only the credentials within reach. The other orders name one target.
+func targetOf(order string, values url.Values, who *visitor) (kindOfOrder, broker.Selector, error) {
+	kind, known := ordersByName[order]
+	if !known {
+		return kind, broker.Selector{}, broker.ErrNotFound
 	}
-	return true
+	s, err := kind.of(values)
+	if err != nil {
+		return kind, s, err
+	}
+	if order == "task" && !who.Admin.Covers(s.SPIFFEID) ||
+		(order == "quarantine" || order == "lift") && !who.Admin.Covers(nameOf(s)) {
+		return kind, s, broker.ErrNotFound
+	}
+	return kind, s, nil
 }
 
 // orderPage shows what an order would do, before the admin gives it.
@@ -172,71 +162,51 @@ func (p orderPage) Possible() bool {
 // beforeOrder shows which credentials an order would end, and asks the admin to type the confirmation.
 func (c *Console) beforeOrder(r *http.Request, who *visitor) (view, error) {
 	name, values := chi.URLParam(r, "order"), selection(r.URL.Query())
-	kind, known := ordersByName[name]
-	switch {
-	case !who.Administers():
-		return view{}, errNotAllowed
-	case !known:
-		return view{}, broker.ErrNotFound
-	case len(values) == 0:
+	if kind, known := ordersByName[name]; known && len(values) == 0 {
 		return pageSelect.view(kind.Title, orderPage{kindOfOrder: kind, Order: name}), nil
 	}
-	target, err := kind.of(values)
+	kind, target, err := targetOf(name, values, who)
 	if err != nil {
 		return view{}, err
-	}
-	if !covered(name, target, who.Admin) {
-		return view{}, broker.ErrNotFound
 	}
 	p := orderPage{kindOfOrder: kind, Order: name, Selector: target, Name: nameOf(target), ToType: toType(target), Fields: values}
-	if err := c.hits(r.Context(), &p, who.Admin); err != nil {
-		return view{}, err
-	}
-	return pageOrder.view(kind.Title, p), nil
-}
-
-// hits finds the credentials that an order would end, and the quarantine that is in effect for the same name.
-func (c *Console) hits(ctx context.Context, p *orderPage, reach broker.Reach) error {
-	standing, err := c.cfg.Broker.Quarantines(ctx, reach)
+	standing, err := c.cfg.Broker.Quarantines(r.Context(), who.Admin)
 	if err != nil {
-		return err
+		return view{}, err
 	}
 	for _, q := range standing {
 		if q.SPIFFEID == p.Name {
 			p.Standing = &q
 		}
 	}
-	if p.Lifts() {
-		return nil
+	if !p.Lifts() {
+		if p.Hit, err = c.cfg.Broker.Holding(r.Context(), target, who.Admin, mostHit+1); err != nil {
+			return view{}, err
+		}
+		p.More = len(p.Hit) > mostHit
+		p.Count = min(len(p.Hit), mostHit)
+		p.Hit = p.Hit[:min(p.Count, mostListed)]
 	}
-	if p.Hit, err = c.cfg.Broker.Holding(ctx, p.Selector, reach, mostHit+1); err != nil {
-		return err
-	}
-	p.More = len(p.Hit) > mostHit
-	p.Count = min(len(p.Hit), mostHit)
-	p.Hit = p.Hit[:min(p.Count, mostListed)]
-	return nil
+	return pageOrder.view(kind.Title, p), nil
 }
 
 // order carries out an order that the admin has confirmed by typing the name of its target.
 func (c *Console) order(r *http.Request, who *visitor) (done, error) {
 	name := chi.URLParam(r, "order")
-	kind, known := ordersByName[name]
-	switch {
-	case !who.Administers():
-		return done{}, errNotAllowed
-	case !known:
-		return done{}, broker.ErrNotFound
-	}
-	target, err := kind.of(r.PostForm)
+	kind, target, err := targetOf(name, r.PostForm, who)
 	if err != nil {
 		return done{}, err
 	}
-	if !covered(name, target, who.Admin) {
-		return done{}, broker.ErrNotFound
+	confirmed, reason := r.PostForm["confirmation"], strings.TrimSpace(r.PostForm.Get("reason"))
+	switch {
+	case len(confirmed) != 1 || strings.TrimSpace(confirmed[0]) != toType(target):
+		err = errConfirmation
+	case reason == "" || len(r.PostForm["reason"]) != 1:
+		err = errForm
+	default:
+		err = checkText(reason)
 	}
-	reason := strings.TrimSpace(r.PostForm.Get("reason"))
-	if err := checkOrder(r, target, reason); err != nil {
+	if err != nil {
 		return done{}, &returning{err, r.URL.Path + "?" + selection(r.PostForm).Encode()}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
@@ -253,26 +223,11 @@ func (c *Console) order(r *http.Request, who *visitor) (done, error) {
 	return done{"/endings/receipt", kind.Done}, c.keepReceipt(r.Context(), kind.Title+": "+nameOf(target), receipt)
 }
 
-// checkOrder checks that the admin typed the confirmation and gave a reason.
-func checkOrder(r *http.Request, target broker.Selector, reason string) error {
-	confirmed := r.PostForm["confirmation"]
-	switch {
-	case len(confirmed) != 1 || strings.TrimSpace(confirmed[0]) != toType(target):
-		return errConfirmation
-	case reason == "" || len(r.PostForm["reason"]) != 1:
-		return errForm
-	}
-	return checkText(reason)
-}
-
-// selectors are the parameters of links and forms that select the target of an order.
-var selectors = []string{"id", "spiffe_id", "spiffe_id_prefix", "trust_domain", "task", "scope"}
-
 // selection returns only the parameters that select the target of an order. A link must not fill in the rest of the form:
 // the admin types the confirmation and the reason.
 func selection(values url.Values) url.Values {
 	kept := url.Values{}
-	for _, name := range selectors {
+	for _, name := range []string{"id", "spiffe_id", "spiffe_id_prefix", "trust_domain", "task", "scope"} {
 		if value := values.Get(name); value != "" {
 			kept.Set(name, value)
 		}
@@ -305,7 +260,12 @@ func (c *Console) keepReceipt(ctx context.Context, about string, receipt broker.
 	}
 	receipt.Ended = receipt.Ended[:min(len(receipt.Ended), mostListed)]
 	p.Receipt = receipt
-	data, err := p.pack()
+	data, err := json.Marshal(p)
+	// Names can be long, and the page must show the totals in any case, so drop listed credentials until the rest fits.
+	for err == nil && len(data) > mostReceipt && len(p.Receipt.Ended) > 0 {
+		p.Cut, p.Receipt.Ended = true, p.Receipt.Ended[:len(p.Receipt.Ended)/2]
+		data, err = json.Marshal(p)
+	}
 	if err != nil {
 		return fmt.Errorf("keeping a receipt: %w", err)
 	}
@@ -313,23 +273,8 @@ func (c *Console) keepReceipt(ctx context.Context, about string, receipt broker.
 	return nil
 }
 
-// pack encodes the receipt and drops listed credentials until it fits into the session. Names can be long, and the page
-// must show the totals in any case.
-func (p receiptPage) pack() ([]byte, error) {
-	for {
-		data, err := json.Marshal(p)
-		if err != nil || len(data) <= mostReceipt || len(p.Receipt.Ended) == 0 {
-			return data, err
-		}
-		p.Cut, p.Receipt.Ended = true, p.Receipt.Ended[:len(p.Receipt.Ended)/2]
-	}
-}
-
 // receipt shows the effect of the last order.
-func (c *Console) receipt(r *http.Request, who *visitor) (view, error) {
-	if !who.Administers() {
-		return view{}, errNotAllowed
-	}
+func (c *Console) receipt(r *http.Request, _ *visitor) (view, error) {
 	data := c.sessions.GetBytes(r.Context(), keyReceipt)
 	if data == nil {
 		return view{}, broker.ErrNotFound

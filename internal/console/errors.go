@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
@@ -20,6 +19,19 @@ var (
 	errForeignPage = errors.New("cross-origin request refused")
 	errForm        = errors.New("invalid form")
 	errMethod      = errors.New("method not allowed")
+	errLogin       = errors.New("login failed")
+	errDeclined    = errors.New("provider declined the login")
+	errSecretText  = errors.New("text appears to contain a secret")
+	errCursor      = errors.New("cursor belongs to another listing")
+	errSelection   = errors.New("invalid selection")
+	errNoReason    = errors.New("reason required")
+	errNoDraft     = errors.New("draft has changed")
+	errReplaying   = errors.New("replay in progress")
+	errExporting   = errors.New("too many concurrent exports")
+
+	errConfirm      = errors.New("confirmation required")       // of a change of the catalogue
+	errConfirmation = errors.New("confirmation does not match") // of an order
+	errTyped        = errors.New("confirmation does not match") // of the removal of a passkey
 )
 
 // trouble describes one kind of failure. The texts are constant: what happened, what it means, and what to do next.
@@ -110,9 +122,6 @@ type troublePage struct {
 // Code returns the problem code, which is the same as at the API.
 func (p troublePage) Code() string { return p.code }
 
-// complaintsEvery is how often the log reports that the provider is unavailable: anybody can trigger a request to it.
-const complaintsEvery = 5 * time.Second
-
 // fail shows the error page for err, and records err if it is a refusal. who is nil until the visitor is authenticated.
 func (c *Console) fail(w http.ResponseWriter, r *http.Request, who *visitor, err error) {
 	t := troubleOf(err)
@@ -128,7 +137,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, who *visitor, err
 		w.Header().Set("Retry-After", "5")
 	}
 	data := troublePage{trouble: t}
-	if back := (*returning)(nil); errors.As(err, &back) {
+	if back, ok := errors.AsType[*returning](err); ok {
 		data.Back = back.to
 	}
 	c.show(w, r, who, pageTrouble.view(t.Title, data).withStatus(t.status))

@@ -1,6 +1,8 @@
 package console
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"net/http"
 	"slices"
@@ -21,8 +23,6 @@ const (
 	longSVID = 48 * time.Hour
 )
 
-func (c *Console) explainRoutes(mux chi.Router) { mux.Get("/catalogue/explain", c.visit(c.explain)) }
-
 // explainView is a hypothetical request and the decision on it.
 type explainView struct {
 	SPIFFEID, SVID, Scope, TTL, Task, User, Groups string
@@ -42,27 +42,20 @@ type askedParam struct {
 }
 
 // explain shows the decision on a hypothetical request. It records nothing and issues nothing.
-func (c *Console) explain(r *http.Request, who *visitor) (view, error) {
-	if err := c.readsCatalogue(who); err != nil {
-		return view{}, err
-	}
+func (c *Console) explain(r *http.Request, _ *visitor) (view, error) {
 	_, catalogue, err := c.inForce(r.Context())
 	if err != nil {
 		return view{}, err
 	}
 	query := r.URL.Query()
 	v := explainView{
-		SPIFFEID: query.Get("as"), SVID: query.Get("svid"), Scope: query.Get("scope"), TTL: query.Get("ttl"), Task: query.Get("task"),
-		User: query.Get("user"), Groups: query.Get("groups"),
+		SPIFFEID: query.Get("as"), SVID: query.Get("svid"), Scope: query.Get("scope"), TTL: query.Get("ttl"),
+		Task: cmp.Or(query.Get("task"), "example"), User: query.Get("user"), Groups: query.Get("groups"),
 	}
-	if v.Task == "" {
-		v.Task = "example"
-	}
-	for _, s := range catalogue.Scopes() {
-		v.Names = append(v.Names, s.Name)
-	}
-	if len(v.Names) > mostOffered {
-		v.Names = nil
+	if all := catalogue.Scopes(); len(all) <= mostOffered {
+		for _, s := range all {
+			v.Names = append(v.Names, s.Name)
+		}
 	}
 	asked := map[string]any{}
 	if s, known := catalogue.Scope(v.Scope); known {
@@ -129,12 +122,11 @@ func (v *explainView) assess(catalogue *scopes.Catalogue, params map[string]any,
 		who.User = &scopes.User{ID: v.User, Groups: strings.FieldsFunc(v.Groups, func(r rune) bool { return r == ',' || r == ' ' })}
 	}
 	d, err := catalogue.Assess(who, scopes.Ask{Scope: v.Scope, Params: params, TTL: ttl, Task: v.Task}, now)
-	var invalid *scopes.InvalidAsk
-	switch {
-	case errors.As(err, &invalid):
+	if invalid, ok := errors.AsType[*scopes.InvalidAsk](err); ok {
 		v.Wrong = "The request is invalid: " + invalid.Error()
 		return
-	case err != nil:
+	}
+	if err != nil {
 		v.Wrong = "The sandbox is missing."
 		return
 	}
@@ -149,4 +141,128 @@ func (v *explainView) assess(catalogue *scopes.Catalogue, params map[string]any,
 			v.Limits = append(v.Limits, limit.String())
 		}
 	}
+}
+
+const (
+	// replayTime and mostReplayed bound a replay, in time and in decisions. replayTime is shorter than the write timeout of a
+	// response.
+	replayTime   = 20 * time.Second
+	mostReplayed = 500_000
+	// mostGroups is how many scopes, and how many sandboxes, a replay lists.
+	mostGroups = 20
+)
+
+// Past reads recorded decisions, including what only auditors may read. Its error is broker.ErrLedgerUnavailable.
+type Past interface {
+	// Decisions passes the decisions since the given time to visit, in the order of the record, until visit returns false or
+	// ctx ends. It returns the total number of these decisions.
+	Decisions(ctx context.Context, since time.Time, visit func(scopes.Recorded) bool) (int64, error)
+}
+
+// replayView shows how a catalogue would have decided past requests.
+type replayView struct {
+	Digest string
+	Since  time.Time
+	Total  int64 // all decisions in the period
+	// Cut is set if only some of the decisions were replayed. Until is the time of the last one that was.
+	Cut    bool
+	Until  time.Time
+	Report scopes.Replay
+	Shifts []shiftCount
+}
+
+type shiftCount struct {
+	shiftWords
+
+	Count int64
+}
+
+// Changed returns the number of decisions with a different outcome.
+func (v replayView) Changed() int64 {
+	return v.Report.Decisions - v.Report.Counts[scopes.Unchanged] - v.Report.Counts[scopes.NotByPolicies]
+}
+
+// shiftWords describes a shift in words.
+type shiftWords struct {
+	Shift         scopes.Shift
+	Name, Meaning string
+}
+
+// shifts are in the order of importance for review: easier access comes first.
+var shifts = []shiftWords{
+	{scopes.NewlyAllowed, "newly allowed", "denied before, allowed now"},
+	{scopes.NewlyUngated, "newly ungated", "needed approval before, allowed without approval now"},
+	{scopes.NewlyAskable, "newly askable", "denied before, can be approved now"},
+	{scopes.NowLonger, "now longer", "same outcome, longer time to live"},
+	{scopes.NewlyDenied, "newly denied", "allowed or approvable before, denied now"},
+	{scopes.NewlyGated, "newly gated", "allowed before, need approval now"},
+	{scopes.NowShorter, "now shorter", "same outcome, shorter time to live"},
+	{scopes.Undecidable, "undecidable", "the draft refuses the parameters of the request"},
+	{scopes.NotByPolicies, "not by policies", "denied by a limit, a quarantine or the end of a task, independent of policy"},
+	{scopes.Unchanged, "unchanged", "same outcome"},
+}
+
+// replayProposal replays a catalogue that was proposed or applied. It requires a POST because it takes the replica's only
+// replay slot, and any site can link to a GET.
+func (c *Console) replayProposal(r *http.Request, _ *visitor) (view, error) {
+	catalogue, err := c.catalogueOf(r.Context(), chi.URLParam(r, "digest"))
+	if err != nil {
+		return view{}, err
+	}
+	return c.replay(r, catalogue.Catalogue)
+}
+
+// replayDraft replays the draft in the form.
+func (c *Console) replayDraft(r *http.Request, _ *visitor) (view, error) {
+	d, err := c.readDraft(r)
+	if err != nil {
+		return view{}, &returning{err, "/catalogue/draft"}
+	}
+	loaded, err := scopes.Load(d.files)
+	if err != nil {
+		return view{}, &returning{errNoDraft, "/catalogue/draft"}
+	}
+	return c.replay(r, loaded)
+}
+
+func (c *Console) replay(r *http.Request, catalogue *scopes.Catalogue) (view, error) {
+	back, known := map[string]time.Duration{"24h": 24 * time.Hour, "168h": 7 * 24 * time.Hour}[r.PostForm.Get("since")]
+	if !known || c.cfg.Past == nil {
+		return view{}, errForm
+	}
+	if !c.replaying.TryLock() {
+		return view{}, errReplaying
+	}
+	defer c.replaying.Unlock()
+	ctx, cancel := context.WithTimeout(r.Context(), replayTime)
+	defer cancel()
+	v := replayView{Digest: catalogue.Digest(), Since: c.cfg.Now().Add(-back)}
+	again, done := scopes.NewReplayer(catalogue), 0
+	var err error
+	v.Total, err = c.cfg.Past.Decisions(ctx, v.Since, func(rec scopes.Recorded) bool {
+		if done == mostReplayed {
+			return false
+		}
+		done++
+		again.Add(rec)
+		v.Until = rec.Time
+		return true
+	})
+	if err != nil && (ctx.Err() == nil || v.Total == 0) {
+		return view{}, err
+	}
+	v.Cut, v.Report = int64(done) < v.Total, again.Report(mostGroups)
+	v.Shifts = shiftsOf(v.Report.Counts)
+	return pageReplay.view("Replay", v), nil
+}
+
+// shiftsOf returns the shifts that occurred, with their descriptions.
+func shiftsOf(counts map[scopes.Shift]int64) []shiftCount {
+	var all []shiftCount
+	for _, s := range shifts {
+		if n := counts[s.Shift]; n > 0 {
+			all = append(all, shiftCount{s, n})
+		}
+	}
+	return all
 }

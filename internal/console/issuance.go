@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -66,11 +67,12 @@ func (c *Console) issuance(r *http.Request, who *visitor) (view, error) {
 	}
 	p.Proof, err = c.proof(r.Context(), record.ID)
 	p.Proof.Shown = shown{SPIFFEID: record.Subject.ID.String(), Scope: record.Scope, Task: record.Task, Decision: record.Decision}
-	return pageIssuance.view(titleOf(record), p), err
+	title := "Issuance"
+	if record.CredentialKind == "" {
+		title = "Request"
+	}
+	return pageIssuance.view(title, p), err
 }
-
-// keyPatience bounds the wait for the public keys of the log, which Vault holds.
-const keyPatience = time.Second
 
 // proof returns the proof of a record that the visitor may see.
 func (c *Console) proof(ctx context.Context, id string) (proof, error) {
@@ -81,20 +83,13 @@ func (c *Console) proof(ctx context.Context, id string) (proof, error) {
 	case err != nil:
 		return proof{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, keyPatience)
+	ctx, cancel := context.WithTimeout(ctx, time.Second) // Vault holds the keys
 	defer cancel()
 	keys, err := c.cfg.LogKeys.Keys(ctx)
 	if err != nil {
 		c.cfg.Log.WarnContext(ctx, "log keys unavailable", "error", err)
 	}
 	return proof{Receipt: &receipt, Keys: keys}, nil
-}
-
-func titleOf(v *broker.View) string {
-	if v.CredentialKind == "" {
-		return "Request"
-	}
-	return "Issuance"
 }
 
 // credentialDigest returns the digest by which a credential can be found, or "" if there is no credential.
@@ -155,4 +150,31 @@ func (c *Console) task(r *http.Request, who *visitor) (view, error) {
 	}
 	p.Alive = alive.Records
 	return pageTask.view("Task", p), nil
+}
+
+// whosePage is a digest and the records that contain it.
+type whosePage struct {
+	Digest string
+	Bad    bool
+	Owners []broker.View
+}
+
+// whose finds the owner of a credential by its digest. The credential itself never reaches the server: a script on the page
+// computes the digest.
+func (c *Console) whose(r *http.Request, who *visitor) (view, error) {
+	asked := strings.TrimSpace(r.URL.Query().Get("credential"))
+	p := whosePage{Digest: strings.TrimPrefix(strings.ToLower(asked), "sha256:")}
+	const title = "Find a token's owner"
+	if p.Digest == "" {
+		return pageWhose.view(title, p), nil
+	}
+	digest, ok := readDigest(p.Digest)
+	if !ok {
+		p.Digest, p.Bad = "", true // it may be the credential itself, so do not show it again
+		return pageWhose.view(title, p).withStatus(http.StatusUnprocessableEntity), nil
+	}
+	// There is one record, unless an earlier request for the credential failed.
+	found, err := c.cfg.Broker.List(r.Context(), broker.Query{Credential: digest, Limit: 10}, who.Auditor)
+	p.Owners = found.Records
+	return pageWhose.view(title, p), err
 }

@@ -2,7 +2,11 @@ package console
 
 import (
 	"context"
+	"crypto/aes"
 	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/json"
@@ -16,6 +20,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/alexedwards/scs/v2"
+	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
@@ -51,8 +57,8 @@ type login struct {
 	used map[string]bool // states of logins whose callback was handled
 }
 
-// begun is a login in progress.
-type begun struct {
+// loginState is a login in progress.
+type loginState struct {
 	State, Nonce, Verifier, Return string
 	Until                          time.Time
 }
@@ -141,8 +147,8 @@ func (c *Console) beginLogin(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, nil, err)
 		return
 	}
-	b := begun{
-		State: random(), Nonce: random(), Verifier: oauth2.GenerateVerifier(),
+	b := loginState{
+		State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(),
 		Return: localPath(r.URL.Query().Get("return")), Until: c.cfg.Now().Add(loginLife),
 	}
 	text, err := json.Marshal(b)
@@ -171,30 +177,23 @@ func localPath(path string) string {
 	return path
 }
 
-var (
-	errLogin    = errors.New("login failed")
-	errDeclined = errors.New("provider declined the login")
-)
-
 // endLogin handles the callback from the provider.
 func (c *Console) endLogin(w http.ResponseWriter, r *http.Request) {
 	b, err := c.begun(r)
 	c.setLoginCookie(w, "", -1)
+	if err == nil && !c.login.once(b.State) {
+		err = errLogin
+	}
+	var raw string
+	var person people.Person
+	if err == nil {
+		raw, person, err = c.exchange(r, b)
+	}
+	if err == nil {
+		// Somebody else may have started the session in this browser. Discard its data and its token.
+		err = errors.Join(c.sessions.Clear(r.Context()), c.sessions.RenewToken(r.Context()))
+	}
 	if err != nil {
-		c.fail(w, r, nil, err)
-		return
-	}
-	if !c.login.once(b.State) {
-		c.fail(w, r, nil, errLogin)
-		return
-	}
-	raw, person, err := c.exchange(r, b)
-	if err != nil {
-		c.fail(w, r, nil, err)
-		return
-	}
-	// Somebody else may have started the session in this browser. Discard its data and its token.
-	if err := errors.Join(c.sessions.Clear(r.Context()), c.sessions.RenewToken(r.Context())); err != nil {
 		c.fail(w, r, nil, err)
 		return
 	}
@@ -205,8 +204,8 @@ func (c *Console) endLogin(w http.ResponseWriter, r *http.Request) {
 
 // begun returns the login that this browser has started, if the callback matches it. Otherwise it returns errLogin, or
 // errDeclined if the provider returned an error or no code.
-func (c *Console) begun(r *http.Request) (begun, error) {
-	var b begun
+func (c *Console) begun(r *http.Request) (loginState, error) {
+	var b loginState
 	cookie, err := r.Cookie(c.cookieName(loginCookie))
 	if err != nil {
 		return b, errLogin
@@ -234,16 +233,15 @@ func (c *Console) begun(r *http.Request) (begun, error) {
 }
 
 // exchange redeems the code and returns the ID token and the person that it identifies.
-func (c *Console) exchange(r *http.Request, b begun) (raw string, person people.Person, err error) {
+func (c *Console) exchange(r *http.Request, b loginState) (raw string, person people.Person, err error) {
 	flow, err := c.login.open(r.Context())
 	if err != nil {
 		return "", person, err
 	}
 	ctx := oidc.ClientContext(r.Context(), c.login.client)
 	tokens, err := flow.Exchange(ctx, r.URL.Query().Get("code"), oauth2.VerifierOption(b.Verifier))
-	var refused *oauth2.RetrieveError
-	switch {
-	case errors.As(err, &refused): // its text comes from the provider
+	switch _, refused := errors.AsType[*oauth2.RetrieveError](err); {
+	case refused: // its text comes from the provider
 		return "", person, errDeclined
 	case err != nil:
 		return "", person, fmt.Errorf("%w: exchanging the code", people.ErrProviderUnavailable)
@@ -258,17 +256,105 @@ func (c *Console) exchange(r *http.Request, b begun) (raw string, person people.
 
 // logout ends the session of the console. It does not end the session at the provider.
 func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
-	if c.sessions.GetString(r.Context(), keyIDToken) == "" {
-		http.Redirect(w, r, "/signed-out", http.StatusSeeOther)
-		return
-	}
-	if err := c.sessions.Destroy(r.Context()); err != nil {
-		c.fail(w, r, nil, err)
-		return
+	if c.sessions.GetString(r.Context(), keyIDToken) != "" {
+		if err := c.sessions.Destroy(r.Context()); err != nil {
+			c.fail(w, r, nil, err)
+			return
+		}
 	}
 	http.Redirect(w, r, "/signed-out", http.StatusSeeOther)
 }
 
-func (c *Console) signedOut(w http.ResponseWriter, r *http.Request) {
-	c.show(w, r, nil, pageSignedOut.view("Logged out", struct{}{}))
+// Keys of a session.
+const (
+	keyIDToken = "id_token"
+	keyNotice  = "notice"
+)
+
+// longestSession is the longest lifetime of a session. Each session ends when its ID token expires.
+const longestSession = 24 * time.Hour
+
+// minKey is the smallest length of Config.Key, in bytes.
+const minKey = 32
+
+// cookieName adds the __Host- prefix, which binds a cookie to this host. Browsers reject the prefix over http.
+func (c *Console) cookieName(name string) string {
+	if c.origin.Scheme == "https" {
+		return "__Host-brevet-" + name
+	}
+	return "brevet-" + name
 }
+
+// store stores sessions so that read access to the storage reveals neither a cookie nor a login. A session is found by a
+// digest of its cookie and sealed with a key derived from the cookie.
+type store struct{ at Sessions }
+
+var _ scs.CtxStore = store{}
+
+// FindCtx implements scs.CtxStore.
+func (s store) FindCtx(ctx context.Context, cookie string) (data []byte, found bool, err error) {
+	sealed, err := s.at.Session(ctx, sha256.Sum256([]byte(cookie)))
+	switch {
+	case errors.Is(err, broker.ErrNotFound):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("reading the session: %w", err)
+	}
+	box, err := sealer([]byte(cookie), "session")
+	if err != nil {
+		return nil, false, err
+	}
+	data, err = unseal(box, sealed)
+	return data, err == nil, nil // a session that does not unseal with the cookie counts as not found
+}
+
+// CommitCtx implements scs.CtxStore.
+func (s store) CommitCtx(ctx context.Context, cookie string, data []byte, ends time.Time) error {
+	box, err := sealer([]byte(cookie), "session")
+	if err != nil {
+		return err
+	}
+	if err := s.at.KeepSession(ctx, sha256.Sum256([]byte(cookie)), seal(box, data), ends); err != nil {
+		return fmt.Errorf("keeping the session: %w", err)
+	}
+	return nil
+}
+
+// DeleteCtx implements scs.CtxStore.
+func (s store) DeleteCtx(ctx context.Context, cookie string) error {
+	if err := s.at.DropSession(ctx, sha256.Sum256([]byte(cookie))); err != nil {
+		return fmt.Errorf("dropping the session: %w", err)
+	}
+	return nil
+}
+
+// errNoContext is the error of the methods of scs.Store, which scs calls only on a store that is no scs.CtxStore.
+var errNoContext = errors.New("sessions are read with a context only")
+
+// Find implements scs.Store.
+func (store) Find(string) ([]byte, bool, error) { return nil, false, errNoContext }
+
+// Commit implements scs.Store.
+func (store) Commit(string, []byte, time.Time) error { return errNoContext }
+
+// Delete implements scs.Store.
+func (store) Delete(string) error { return errNoContext }
+
+// sealer returns an AEAD for one purpose. It derives the key from a secret.
+func sealer(from []byte, purpose string) (cipher.AEAD, error) {
+	key, err := hkdf.Key(sha256.New, from, nil, "brevet console "+purpose, 32)
+	if err != nil {
+		return nil, fmt.Errorf("deriving a key: %w", err)
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, fmt.Errorf("deriving a key: %w", err)
+	}
+	return cipher.NewGCMWithRandomNonce(block)
+}
+
+func seal(box cipher.AEAD, data []byte) []byte {
+	return box.Seal(nil, nil, data, nil) //nolint:gosec // it draws a nonce itself
+}
+
+func unseal(box cipher.AEAD, sealed []byte) ([]byte, error) { return box.Open(nil, nil, sealed, nil) }

@@ -2,24 +2,166 @@ package console
 
 import (
 	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"html/template"
 	"io/fs"
+	"mime"
 	"net/http"
+	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/go-chi/chi/v5"
 )
+
+// visitor is the authenticated person, and their reach in each role.
+type visitor struct {
+	people.Person
+
+	Approver, Auditor, Admin broker.Reach
+}
+
+// holds reports whether a role reaches anything.
+func holds(reach broker.Reach) bool { return len(reach.TrustDomains)+len(reach.Within) > 0 }
+
+// Approves, Audits and Administers report whether the visitor holds the role anywhere. Templates use them to show only what
+// is for their reader.
+func (v *visitor) Approves() bool    { return v != nil && holds(v.Approver) }
+func (v *visitor) Audits() bool      { return v != nil && holds(v.Auditor) }
+func (v *visitor) Administers() bool { return v != nil && holds(v.Admin) }
+
+// visitor returns the person whom the session's ID token identifies, and verifies the token again. It returns errNobody if
+// there is no token or it is no longer valid.
+func (c *Console) visitor(r *http.Request) (*visitor, error) {
+	raw := c.sessions.GetString(r.Context(), keyIDToken)
+	if raw == "" {
+		return nil, errNobody
+	}
+	person, err := c.cfg.People.Identify(r.Context(), raw)
+	switch {
+	case errors.Is(err, people.ErrProviderUnavailable):
+		return nil, err
+	case err != nil:
+		return nil, errNobody
+	case !c.pace.Allow(person.ID(), c.cfg.Now()):
+		return nil, errPace
+	}
+	return &visitor{
+		Person: person, Approver: c.reach(person, people.RoleApprover), Auditor: c.reach(person, people.RoleAuditor), Admin: c.reach(person, people.RoleAdmin),
+	}, nil
+}
+
+// reach returns the reach of a person in a role, within the trust domains that Brevet serves.
+func (c *Console) reach(who people.Person, role people.Role) broker.Reach {
+	within := c.cfg.Broker.Within(who, role)
+	if !slices.Contains(within, people.Everywhere) {
+		return broker.ReachOf(within)
+	}
+	var all []string
+	for _, domain := range c.cfg.TrustDomains {
+		all = append(all, "spiffe://"+domain)
+	}
+	return broker.ReachOf(all)
+}
+
+// only limits a page or a form to visitors who have a role.
+func only[T any](may func(*visitor) bool, do func(*http.Request, *visitor) (T, error)) func(*http.Request, *visitor) (T, error) {
+	return func(r *http.Request, who *visitor) (none T, err error) {
+		if !may(who) {
+			return none, errNotAllowed
+		}
+		return do(r, who)
+	}
+}
+
+// serve authenticates the visitor and calls do. nobody answers a request without a valid login. do returns an error only if it
+// has written nothing; then the visitor gets its page.
+func (c *Console) serve(nobody http.HandlerFunc, do func(http.ResponseWriter, *http.Request, *visitor) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		who, err := c.visitor(r)
+		if errors.Is(err, errNobody) {
+			nobody(w, r)
+			return
+		}
+		if err == nil {
+			err = do(w, r, who)
+		}
+		if err != nil {
+			c.fail(w, r, who, err)
+		}
+	}
+}
+
+// refuseNobody says that a login is required. A form and a script get this, because they could not continue after a login.
+func (c *Console) refuseNobody(w http.ResponseWriter, r *http.Request) { c.fail(w, r, nil, errNobody) }
+
+// visit handles a page for logged-in people. It redirects everybody else to the login, which returns to the page.
+func (c *Console) visit(do func(*http.Request, *visitor) (view, error)) http.HandlerFunc {
+	return c.serve(toLogin, func(w http.ResponseWriter, r *http.Request, who *visitor) error {
+		v, err := do(r, who)
+		if err == nil {
+			c.show(w, r, who, v)
+		}
+		return err
+	})
+}
+
+// look handles a form that changes nothing: it shows a page about the submitted data.
+func (c *Console) look(do func(*http.Request, *visitor) (view, error)) http.HandlerFunc {
+	return c.serve(c.refuseNobody, func(w http.ResponseWriter, r *http.Request, who *visitor) error {
+		//nolint:gosec // every body is bounded before
+		if err := r.ParseMultipartForm(mostBody); err != nil && !errors.Is(err, http.ErrNotMultipart) {
+			return errForm
+		}
+		v, err := do(r, who)
+		if err == nil {
+			c.show(w, r, who, v)
+		}
+		return err
+	})
+}
+
+// done is the page to redirect to after an action, and the notice to show there.
+type done struct{ to, notice string }
+
+// act handles a form and then redirects the browser, so that reloading the page does not repeat the action.
+func (c *Console) act(do func(*http.Request, *visitor) (done, error)) http.HandlerFunc {
+	return c.serve(c.refuseNobody, func(w http.ResponseWriter, r *http.Request, who *visitor) error {
+		if err := r.ParseForm(); err != nil {
+			return errForm
+		}
+		d, err := do(r, who)
+		if err != nil {
+			return err
+		}
+		c.sessions.Put(r.Context(), keyNotice, d.notice)
+		http.Redirect(w, r, d.to, http.StatusSeeOther)
+		return nil
+	})
+}
+
+// toLogin redirects the browser to the login. A request from a script gets HX-Refresh instead, so that the page reloads: a
+// login page is useless to a script.
+func toLogin(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("HX-Request") != "" || r.Header.Get("Sec-Fetch-Dest") == "empty" {
+		w.Header().Set("HX-Refresh", "true")
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	http.Redirect(w, r, "/login?return="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
+}
 
 //go:embed templates
 var templates embed.FS
-
-// page is the template of one page, combined with the layout.
-type page struct{ *template.Template }
 
 // view names a page and holds its data. A zero status is 200. pageOf makes views.
 type view struct {
@@ -89,8 +231,8 @@ type framed struct {
 }
 
 // parsePages parses each page together with the layout and the shared parts.
-func (c *Console) parsePages() (map[string]*page, error) {
-	shared, err := template.New("layout").Funcs(c.functions()).Funcs(termFunctions).ParseFS(templates, "templates/layout.html", "templates/parts/*.html")
+func (c *Console) parsePages() (map[string]*template.Template, error) {
+	shared, err := template.New("layout").Funcs(c.functions()).ParseFS(templates, "templates/layout.html", "templates/parts/*.html")
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
@@ -98,7 +240,7 @@ func (c *Console) parsePages() (map[string]*page, error) {
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
-	pages := map[string]*page{}
+	pages := map[string]*template.Template{}
 	for _, name := range names {
 		one, err := shared.Clone()
 		if err == nil {
@@ -107,28 +249,27 @@ func (c *Console) parsePages() (map[string]*page, error) {
 		if err != nil {
 			return nil, fmt.Errorf("console: %w", err)
 		}
-		pages[strings.TrimSuffix(path.Base(name), ".html")] = &page{one}
+		pages[strings.TrimSuffix(path.Base(name), ".html")] = one
 	}
 	return pages, nil
 }
 
-// sectionOf is the section of the navigation that a path outside of it belongs to.
-var sectionOf = map[string]string{"issuances": "history", "tasks": "history", "whose": "history", "endings": "live"}
-
 // show renders a page and then writes it, so that a failed template never sends half a page.
 func (c *Console) show(w http.ResponseWriter, r *http.Request, who *visitor, v view) {
 	section, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
-	if of, ok := sectionOf[section]; ok {
-		section = of
+	switch section { // paths outside of the navigation belong to one of its sections
+	case "issuances", "tasks", "whose":
+		section = "history"
+	case "endings":
+		section = "live"
 	}
 	f := framed{Page: v.page, Title: v.title, Section: section, Who: who, Data: v.data, Now: c.cfg.Now()}
 	if who != nil {
 		f.Notice = c.sessions.PopString(r.Context(), keyNotice)
 	}
 	var body bytes.Buffer
-	p, known := c.pages[v.page]
 	err := errors.New("no such page")
-	if known {
+	if p := c.pages[v.page]; p != nil {
 		err = p.ExecuteTemplate(&body, "layout.html", f)
 	}
 	if err != nil {
@@ -141,4 +282,72 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, who *visitor, v v
 		w.WriteHeader(v.status)
 	}
 	_, _ = w.Write(body.Bytes()) // the client may have disconnected
+}
+
+//go:embed static
+var files embed.FS
+
+// asset is one file, plain and compressed with gzip.
+type asset struct {
+	hash, kind    string
+	plain, packed []byte
+}
+
+// static serves the scripts and styles. The address of each contains its digest, so that browsers can cache it forever.
+type static struct{ assets map[string]asset }
+
+func newStatic() (*static, error) {
+	s := &static{assets: map[string]asset{}}
+	err := fs.WalkDir(files, "static", func(name string, entry fs.DirEntry, err error) error {
+		kind := mime.TypeByExtension(path.Ext(name))
+		if err != nil || entry.IsDir() || kind == "" {
+			return err
+		}
+		plain, err := files.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		var packed bytes.Buffer
+		w, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+		if err == nil {
+			_, err = w.Write(plain)
+		}
+		if err == nil {
+			err = w.Close()
+		}
+		sum := sha256.Sum256(plain)
+		s.assets[path.Base(name)] = asset{hex.EncodeToString(sum[:8]), kind, plain, packed.Bytes()}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("console: packing scripts and styles: %w", err)
+	}
+	return s, nil
+}
+
+// address returns the path of a file.
+func (s *static) address(name string) (string, error) {
+	a, ok := s.assets[name]
+	if !ok {
+		return "", fmt.Errorf("there is no file %q", name)
+	}
+	return "/static/" + a.hash + "/" + name, nil
+}
+
+func (s *static) serve(w http.ResponseWriter, r *http.Request) {
+	a, ok := s.assets[chi.URLParam(r, "name")]
+	if !ok || a.hash != chi.URLParam(r, "hash") {
+		http.NotFound(w, r)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", a.kind)
+	h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	h.Set("Vary", "Accept-Encoding")
+	body := a.plain
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		h.Set("Content-Encoding", "gzip")
+		body = a.packed
+	}
+	_, _ = w.Write(body) // the client may have disconnected
 }

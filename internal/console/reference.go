@@ -1,11 +1,14 @@
 package console
 
 import (
-	"errors"
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/openapi"
@@ -91,8 +94,8 @@ func newReference() (*reference, error) {
 			if i < 0 {
 				return nil, fmt.Errorf("console: %s of openapi.yaml has no tag", op.OperationID)
 			}
-			made := operationOf(doc, method, path, append(slices.Clone(item.Parameters), op.Parameters...), op)
-			ref.Tags[i].Operations = append(ref.Tags[i].Operations, made)
+			parameters := append(slices.Clone(item.Parameters), op.Parameters...)
+			ref.Tags[i].Operations = append(ref.Tags[i].Operations, operationOf(doc, method, path, parameters, op))
 		}
 	}
 	for _, tag := range ref.Tags {
@@ -159,10 +162,7 @@ func callersOf(doc *openapi3.T, op *openapi3.Operation) []string {
 	var callers []string
 	for _, one := range security {
 		for _, name := range sortedKeys(one) {
-			if words := proofs[name]; words != "" {
-				name = words
-			}
-			callers = append(callers, name)
+			callers = append(callers, cmp.Or(proofs[name], name))
 		}
 	}
 	return callers
@@ -265,40 +265,21 @@ func limitsOf(s *openapi3.Schema) []string {
 	return all
 }
 
-// referenceRoutes registers pages that everybody who is logged in may read: openapi.yaml is not secret.
-func (c *Console) referenceRoutes(mux chi.Router) {
-	mux.Get("/reference", c.visit(func(*http.Request, *visitor) (view, error) {
-		return pageReference.view("API", c.reference), nil
-	}))
-	mux.Get("/reference/openapi.yaml", c.visitRaw)
-	mux.Get("/reference/types", c.visit(func(*http.Request, *visitor) (view, error) {
-		return pageReferenceTypes.view("API types", c.reference.Types), nil
-	}))
-	mux.Get("/reference/problems", c.visit(func(*http.Request, *visitor) (view, error) {
-		return pageReferenceProblems.view("API problems", byStatus(c.cfg.Problems)), nil
-	}))
-	mux.Get("/reference/{tag}", c.visit(func(r *http.Request, _ *visitor) (view, error) {
-		i := slices.IndexFunc(c.reference.Tags, func(t referenceTag) bool { return t.Name == chi.URLParam(r, "tag") })
-		if i < 0 {
-			return view{}, broker.ErrNotFound
-		}
-		return pageReferenceTag.view("API: "+c.reference.Tags[i].Name, c.reference.Tags[i]), nil
-	}))
+// referenceTag shows the operations with one tag.
+func (c *Console) referenceTag(r *http.Request, _ *visitor) (view, error) {
+	i := slices.IndexFunc(c.reference.Tags, func(t referenceTag) bool { return t.Name == chi.URLParam(r, "tag") })
+	if i < 0 {
+		return view{}, broker.ErrNotFound
+	}
+	return pageReferenceTag.view("API: "+c.reference.Tags[i].Name, c.reference.Tags[i]), nil
 }
 
-// visitRaw serves openapi.yaml.
-func (c *Console) visitRaw(w http.ResponseWriter, r *http.Request) {
-	_, err := c.visitor(r)
-	switch {
-	case errors.Is(err, errNobody):
-		toLogin(w, r)
-	case err != nil:
-		c.fail(w, r, nil, err)
-	default:
-		w.Header().Set("Content-Type", "application/yaml; charset=utf-8")
-		w.Header().Set("Content-Disposition", `attachment; filename="openapi.yaml"`)
-		_, _ = w.Write(openapi.Spec) // the client may have disconnected
-	}
+// openAPI serves openapi.yaml.
+func openAPI(w http.ResponseWriter, _ *http.Request, _ *visitor) error {
+	w.Header().Set("Content-Type", "application/yaml; charset=utf-8")
+	w.Header().Set("Content-Disposition", `attachment; filename="openapi.yaml"`)
+	_, _ = w.Write(openapi.Spec) // the client may have disconnected
+	return nil
 }
 
 // problemsOf groups the problems with one status.
@@ -316,4 +297,89 @@ func byStatus(all []Problem) []problemsOf {
 		groups[len(groups)-1].Problems = append(groups[len(groups)-1].Problems, p)
 	}
 	return groups
+}
+
+// curlOf returns a curl command with the required parameters, ready to paste.
+func curlOf(doc *openapi3.T, method, path string, parameters openapi3.Parameters, op *openapi3.Operation) string {
+	var b strings.Builder
+	b.WriteString("curl")
+	if method != http.MethodGet {
+		b.WriteString(" -X " + method)
+	}
+	var query []string
+	for _, p := range parameters {
+		value := fmt.Sprint(exampleOf(p.Value.Schema, 0))
+		if p.Value.Example != nil {
+			value = fmt.Sprint(p.Value.Example)
+		}
+		switch {
+		case p.Value.In == openapi3.ParameterInPath:
+			path = strings.ReplaceAll(path, "{"+p.Value.Name+"}", value)
+		case p.Value.In == openapi3.ParameterInQuery && p.Value.Required:
+			query = append(query, p.Value.Name+"="+value)
+		case p.Value.In == openapi3.ParameterInHeader && p.Value.Required:
+			b.WriteString(" \\\n  -H '" + p.Value.Name + ": " + value + "'")
+		}
+	}
+	switch callers := callersOf(doc, op); {
+	case slices.Contains(callers, proofs["svid"]):
+		b.WriteString(" \\\n  --cert svid.pem --key svid-key.pem --cacert bundle.pem")
+	case slices.Contains(callers, proofs["person"]):
+		b.WriteString(" \\\n  -H \"Authorization: Bearer $ID_TOKEN\"")
+	}
+	if op.RequestBody != nil && len(op.RequestBody.Value.Content) > 0 {
+		content := op.RequestBody.Value.Content
+		media := sortedKeys(content)[0]
+		var data bytes.Buffer
+		encoder := json.NewEncoder(&data)
+		encoder.SetEscapeHTML(false)
+		switch {
+		case !strings.HasSuffix(media, "json"):
+			b.WriteString(" \\\n  -H 'Content-Type: " + media + "' --data-binary @-")
+		case encoder.Encode(exampleOf(content[media].Schema, 0)) == nil: // examples come from YAML, so JSON can represent them
+			b.WriteString(" \\\n  -H 'Content-Type: " + media + "' \\\n  -d '" + strings.TrimSpace(data.String()) + "'")
+		}
+	}
+	if len(query) > 0 {
+		path += "?" + strings.Join(query, "&")
+	}
+	b.WriteString(" \\\n  '" + doc.Servers[0].URL + path + "'")
+	return b.String()
+}
+
+// deepest bounds the depth of examples, because types can be recursive.
+const deepest = 4
+
+// exampleOf returns the example in the description, or builds one from the required members.
+func exampleOf(schema *openapi3.SchemaRef, depth int) any {
+	s := schema.Value
+	switch {
+	case s.Example != nil:
+		if at, ok := s.Example.(time.Time); ok {
+			return at.Format(time.RFC3339)
+		}
+		return s.Example
+	case s.Default != nil:
+		return s.Default
+	case len(s.Enum) > 0:
+		return s.Enum[0]
+	case s.Type.Is("integer"), s.Type.Is("number"):
+		if s.Min != nil {
+			return max(1, int64(*s.Min))
+		}
+		return int64(1)
+	case s.Type.Is("boolean"):
+		return true
+	case s.Type.Is("array") && depth < deepest:
+		return []any{exampleOf(s.Items, depth+1)}
+	case len(s.Properties) > 0 && depth < deepest:
+		made := map[string]any{}
+		for _, name := range s.Required {
+			if of := s.Properties[name]; of != nil {
+				made[name] = exampleOf(of, depth+1)
+			}
+		}
+		return made
+	}
+	return "…"
 }

@@ -2,14 +2,17 @@ package console
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
-	"github.com/go-chi/chi/v5"
+	"github.com/brevet-dev/brevet/internal/audit"
+	"golang.org/x/mod/sumdb/tlog"
 )
 
 const (
@@ -40,8 +43,6 @@ type Bundle struct {
 	Problem     string
 }
 
-func (c *Console) systemRoutes(mux chi.Router) { mux.Get("/system", c.visit(c.system)) }
-
 // part is the health of one dependency: its state, the known facts, and the next step if it is not OK.
 type part struct {
 	Name, Word string
@@ -60,9 +61,6 @@ type systemView struct {
 
 // system shows auditors and admins the health of Brevet.
 func (c *Console) system(r *http.Request, who *visitor) (view, error) {
-	if !who.Audits() && !who.Administers() {
-		return view{}, errNotAllowed
-	}
 	return pageSystem.view("Health", c.health(r.Context(), who)), nil
 }
 
@@ -70,12 +68,12 @@ func (c *Console) system(r *http.Request, who *visitor) (view, error) {
 func (c *Console) health(ctx context.Context, who *visitor) systemView {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	v := systemView{Everywhere: c.readsCatalogue(who) == nil}
+	v := systemView{Everywhere: c.readsCatalogue(who)}
 	v.Parts = append(c.ledgerParts(ctx, v.Everywhere), c.vaultPart(ctx))
 	if c.cfg.Bundles != nil {
 		for _, b := range c.cfg.Bundles() {
 			if touches(who.Auditor, b.TrustDomain) || touches(who.Admin, b.TrustDomain) {
-				v.Parts = append(v.Parts, bundlePart(b, c.cfg.Now()))
+				v.Parts = append(v.Parts, c.bundlePart(b))
 			}
 		}
 	}
@@ -106,7 +104,7 @@ func (c *Console) ledgerParts(ctx context.Context, everywhere bool) []part {
 		"version " + s.Version, fmt.Sprintf("response time %s", s.RoundTrip.Round(10*time.Microsecond)),
 	}, ""}
 	if everywhere {
-		postgres.Facts = append(postgres.Facts, fmt.Sprintf("%d entries, %s on disk", s.Entries, megabytes(s.Bytes)))
+		postgres.Facts = append(postgres.Facts, fmt.Sprintf("%d entries, %.1f MiB on disk", s.Entries, float64(s.Bytes)/(1<<20)))
 	}
 	switch {
 	case s.RoundTrip > slowDatabase:
@@ -114,40 +112,29 @@ func (c *Console) ledgerParts(ctx context.Context, everywhere bool) []part {
 	case !s.Primary:
 		postgres.Facts = append(postgres.Facts, "connected to a standby")
 	}
-	parts := []part{postgres, c.checkpointPart(s), sweeperPart(s)}
-	if everywhere {
-		parts = append(parts, unrevokedPart(s))
-	}
-	return parts
-}
-
-func (c *Console) checkpointPart(s broker.LedgerStatus) part {
-	p := part{"Checkpoint", stateOK, []string{fmt.Sprintf("covers %d entries, %s", s.Checkpoint.Size, ago(s.Checkpoint.Time, c.cfg.Now()))}, ""}
+	checkpoint := part{"Checkpoint", stateOK, []string{fmt.Sprintf("covers %d entries, %s", s.Checkpoint.Size, ago(s.Checkpoint.Time, c.cfg.Now()))}, ""}
 	behind := s.Entries - s.Checkpoint.Size
 	if behind > mostUnsigned || behind > 0 && c.cfg.Now().Sub(s.Checkpoint.Time) > oldCheckpoint {
-		p.Word, p.Next = stateDegraded, "New entries are not covered by a signed checkpoint. Check the log for checkpoint errors; the usual cause is the log key in Vault."
+		checkpoint.Word = stateDegraded
+		checkpoint.Next = "New entries are not covered by a signed checkpoint. Check the log for checkpoint errors; the usual cause is the log key in Vault."
 	}
-	return p
-}
-
-func sweeperPart(s broker.LedgerStatus) part {
-	p := part{"Sweeper", stateOK, []string{fmt.Sprintf("term %d, on another replica", s.Sweeper.Term)}, ""}
+	sweeper := part{"Sweeper", stateOK, []string{fmt.Sprintf("term %d, on another replica", s.Sweeper.Term)}, ""}
 	switch {
 	case !s.Sweeper.Held:
-		p.Word, p.Facts, p.Next = stateDegraded, nil, "No replica is running the sweeper. A replica takes over within seconds. Reload the page; if the problem persists, check the logs of the replicas."
+		sweeper.Word, sweeper.Facts = stateDegraded, nil
+		sweeper.Next = "No replica is running the sweeper. A replica takes over within seconds. Reload the page; if the problem persists, check the logs of the replicas."
 	case s.Sweeper.Here:
-		p.Facts = []string{fmt.Sprintf("term %d, on this replica", s.Sweeper.Term)}
+		sweeper.Facts = []string{fmt.Sprintf("term %d, on this replica", s.Sweeper.Term)}
 	}
-	return p
-}
-
-func unrevokedPart(s broker.LedgerStatus) part {
-	p := part{"Unrevoked credentials", stateOK, []string{"none"}, ""}
+	if !everywhere {
+		return []part{postgres, checkpoint, sweeper}
+	}
+	unrevoked := part{"Unrevoked credentials", stateOK, []string{"none"}, ""}
 	if s.Unrevoked > 0 {
-		p.Word, p.Facts = stateDegraded, []string{fmt.Sprintf("%d overdue, not confirmed as revoked", s.Unrevoked)}
-		p.Next = "Check their leases in Vault and the systems behind them. brevet audit unrevoked lists them."
+		unrevoked.Word, unrevoked.Facts = stateDegraded, []string{fmt.Sprintf("%d overdue, not confirmed as revoked", s.Unrevoked)}
+		unrevoked.Next = "Check their leases in Vault and the systems behind them. brevet audit unrevoked lists them."
 	}
-	return p
+	return []part{postgres, checkpoint, sweeper, unrevoked}
 }
 
 func (c *Console) vaultPart(ctx context.Context) part {
@@ -170,18 +157,116 @@ func (c *Console) vaultPart(ctx context.Context) part {
 	return p
 }
 
-func bundlePart(b Bundle, now time.Time) part {
-	p := part{"Trust bundle of " + b.TrustDomain, stateOK, []string{"fetched " + ago(b.Fetched, now)}, ""}
+func (c *Console) bundlePart(b Bundle) part {
+	p := part{"Trust bundle of " + b.TrustDomain, stateOK, []string{"fetched " + ago(b.Fetched, c.cfg.Now())}, ""}
 	switch {
 	case b.Fetched.IsZero():
 		p.Word, p.Next = stateDown, "Brevet cannot verify SVIDs of this trust domain, so its sandboxes get no credentials. Check the bundle source in the configuration."
 	case b.Problem != "":
 		p.Word, p.Next = stateDegraded, "The last fetch failed; Brevet still uses the previous bundle. Check the bundle source in the configuration."
 		p.Facts = append(p.Facts, b.Problem)
-	case now.Sub(b.Fetched) > oldBundle:
+	case c.cfg.Now().Sub(b.Fetched) > oldBundle:
 		p.Facts = append(p.Facts, "not refreshed for more than an hour, which is normal for a file")
 	}
 	return p
 }
 
-func megabytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+// Log is the part of the ledger that auditors verify. Its errors are audit.ErrNotYet if no checkpoint covers the entries
+// yet, broker.ErrNotFound and broker.ErrLedgerUnavailable.
+type Log interface {
+	// Checkpoint returns the latest signed checkpoint with cosignatures of at least this many witnesses.
+	Checkpoint(ctx context.Context, witnesses int) (string, error)
+	ProveGrowth(ctx context.Context, from, to int64) (of int64, proof tlog.TreeProof, err error)
+	Entries(ctx context.Context, from int64, limit int) ([]audit.LogEntry, error)
+	Status(ctx context.Context) (broker.LedgerStatus, error)
+}
+
+// ledgerView is the state of the log and its signed checkpoint.
+type ledgerView struct {
+	Status     broker.LedgerStatus
+	Note       string // empty if there is no checkpoint yet
+	Checkpoint audit.Checkpoint
+	Keys       []string
+	Entries    []entryView
+	Hidden     bool // whether the reader may not see the entries
+}
+
+// Lag returns the number of entries that no checkpoint covers yet.
+func (v ledgerView) Lag() int64 { return max(0, v.Status.Entries-v.Checkpoint.N) }
+
+// Root returns the root hash of the checkpoint.
+func (v ledgerView) Root() string { return v.Checkpoint.Hash.String() }
+
+// Signed returns what the browser verifies itself: the checkpoint and the public keys of the log.
+func (v ledgerView) Signed() any {
+	return struct {
+		Note string   `json:"note"`
+		Keys []string `json:"keys"` // empty if they are unavailable
+	}{v.Note, v.Keys}
+}
+
+// entryView is one entry without its content.
+type entryView struct {
+	Index int64
+	Kind  string
+	Time  time.Time
+	Leaf  string
+}
+
+// ledger shows the log. The browser checks that the log continues what it saw on earlier visits.
+func (c *Console) ledger(r *http.Request, who *visitor) (view, error) {
+	status, err := c.cfg.Ledger.Status(r.Context())
+	if err != nil {
+		return view{}, err
+	}
+	v := ledgerView{Status: status}
+	if v.Note, err = c.cfg.Ledger.Checkpoint(r.Context(), 0); err == nil {
+		text, _, _ := strings.Cut(v.Note, "\n\n")
+		v.Checkpoint, err = audit.ParseCheckpoint(text + "\n")
+	}
+	if err != nil && status.Checkpoint.Size > 0 {
+		return view{}, err
+	}
+	if v.Keys, err = c.cfg.LogKeys.Keys(r.Context()); err != nil {
+		c.cfg.Log.WarnContext(r.Context(), "log keys unavailable", "error", err) // the page says so
+	}
+	if v.Hidden = !c.overAll(who.Auditor.TrustDomains); v.Hidden {
+		return pageLedger.view("Ledger", v), nil
+	}
+	const most = 20
+	entries, err := c.cfg.Ledger.Entries(r.Context(), max(0, status.Entries-most), most)
+	for _, e := range slices.Backward(entries) {
+		var body struct {
+			Kind string    `json:"kind"`
+			Time time.Time `json:"time"`
+		}
+		if err := json.Unmarshal([]byte(e.Body), &body); err != nil {
+			body.Kind = "unreadable"
+		}
+		v.Entries = append(v.Entries, entryView{e.Index, body.Kind, body.Time, tlog.RecordHash([]byte(e.Body)).String()})
+	}
+	return pageLedger.view("Ledger", v), err
+}
+
+// growth returns the proof that the log of one size is a prefix of the log of another size (RFC 6962, 2.1.2).
+func (c *Console) growth(w http.ResponseWriter, r *http.Request, who *visitor) error {
+	if !who.Audits() {
+		return errNotAllowed
+	}
+	from, noFrom := strconv.ParseInt(r.URL.Query().Get("from"), 10, 64)
+	to, noTo := strconv.ParseInt(r.URL.Query().Get("to"), 10, 64)
+	if noFrom != nil || noTo != nil || from < 1 || to < from {
+		return errForm
+	}
+	_, proof, err := c.cfg.Ledger.ProveGrowth(r.Context(), from, to)
+	if err != nil {
+		return err
+	}
+	hashes := make([]string, 0, len(proof))
+	for _, h := range proof {
+		hashes = append(hashes, h.String())
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(hashes) // the client may have disconnected
+	return nil
+}

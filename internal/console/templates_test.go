@@ -65,7 +65,7 @@ func TestTemplatesExecute(t *testing.T) {
 	c := bare(t)
 	taken, all := map[string]bool{}, map[string]bool{}
 	for _, p := range c.pages {
-		watchBranches(p.Template, taken, all)
+		watchBranches(p, taken, all)
 	}
 	shown := map[string]bool{}
 	for _, s := range samples(t) {

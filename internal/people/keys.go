@@ -59,10 +59,6 @@ type keys struct {
 }
 
 func newKeys(cfg Config) *keys {
-	client := &http.Client{
-		Timeout:       fetchTimeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
 	var transport http.RoundTripper
 	if cfg.HTTPClient != nil {
 		transport = cfg.HTTPClient.Transport
@@ -75,8 +71,10 @@ func newKeys(cfg Config) *keys {
 			MaxResponseHeaderBytes: 64 << 10,
 		}
 	}
-	client.Transport = capped{transport}
-	return &keys{issuer: cfg.Issuer, client: client, now: cfg.Now}
+	return &keys{issuer: cfg.Issuer, now: cfg.Now, client: &http.Client{
+		Timeout: fetchTimeout, Transport: capped{transport},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
 }
 
 // find returns the key with the given id. It fetches if there are no keys, if they are old, or if the id is unknown, but
@@ -178,6 +176,7 @@ func (k *keys) namesDiffer() bool {
 	return k.pairwise
 }
 
+// downloadSet returns the keys that can sign ID tokens, and ignores others.
 func (k *keys) downloadSet(ctx context.Context, url string) (_ map[string]crypto.PublicKey, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -201,18 +200,13 @@ func (k *keys) downloadSet(ctx context.Context, url string) (_ map[string]crypto
 	if err := json.Unmarshal(text, &document); err != nil {
 		return nil, errors.New("the key set is not JSON")
 	}
-	return usable(document.Keys)
-}
-
-// usable returns the keys that can sign ID tokens, and ignores others. Two different keys with one id are an error, because
-// either could be meant.
-func usable(documents []json.RawMessage) (map[string]crypto.PublicKey, error) {
 	set := make(map[string]crypto.PublicKey)
-	for _, text := range documents {
+	for _, text := range document.Keys {
 		var key jose.JSONWebKey
 		if json.Unmarshal(text, &key) != nil || key.KeyID == "" || !jws.MayVerify(text) || !strong(key.Key) {
 			continue
 		}
+		// Two different keys with one id are an error, because either could be meant.
 		if known, ok := set[key.KeyID].(interface{ Equal(crypto.PublicKey) bool }); ok && !known.Equal(key.Key) {
 			return nil, errors.New("the key set has two keys with the same id")
 		}

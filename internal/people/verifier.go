@@ -1,6 +1,19 @@
+// Package people verifies an OpenID Connect ID token and returns a [Person]. It also decides which roles the person's
+// groups grant, and who owns a sandbox. It fetches keys only from the provider that the operator configures, and only when
+// necessary.
+//
+// The checks are those of OpenID Connect Core, section 3.1.3.7, done by go-oidc, and additional ones for use as a bearer
+// token: exactly one audience, pinned algorithms, a bounded lifetime, Brevet's own clock with a few seconds of leeway, and
+// a single parse of the token. Login checks the nonce for logins that began here. Other callers cannot, because the
+// presenter of the token did not begin the login here.
+//
+// The package must never make a Person out of anything but a verified ID token (no access token, no logout token, no SVID),
+// never fetch from an address in a token, never turn a flood of bad tokens into a flood of requests to the provider, and
+// never put a byte of a token in an error. Roles and owners are pure: no I/O, no clock.
 package people
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/subtle"
@@ -13,13 +26,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/coreos/go-oidc/v3/oidc"
 )
 
 const (
-	defaultGroupsClaim = "groups"
-	defaultOwnerClaim  = "preferred_username"
-
 	// leeway is the tolerated difference between the provider's clock and Brevet's.
 	leeway = 5 * time.Second
 
@@ -74,12 +85,7 @@ func New(cfg Config) (*Verifier, error) {
 	if strings.ContainsAny(cfg.Issuer, "?#") {
 		return nil, errors.New("people: issuer: the URL has a query or a fragment")
 	}
-	if cfg.GroupsClaim == "" {
-		cfg.GroupsClaim = defaultGroupsClaim
-	}
-	if cfg.OwnerClaim == "" {
-		cfg.OwnerClaim = defaultOwnerClaim
-	}
+	cfg.GroupsClaim, cfg.OwnerClaim = cmp.Or(cfg.GroupsClaim, "groups"), cmp.Or(cfg.OwnerClaim, "preferred_username")
 	return &Verifier{cfg: cfg, keys: newKeys(cfg)}, nil
 }
 
@@ -87,22 +93,20 @@ func New(cfg Config) (*Verifier, error) {
 // contain a password.
 func checkURL(text string) error {
 	u, err := url.Parse(text)
-	switch {
-	case err != nil:
+	if err != nil {
 		return errors.New("the URL cannot be parsed")
+	}
+	address, notIP := netip.ParseAddr(u.Hostname())
+	loopback := u.Hostname() == "localhost" || notIP == nil && address.IsLoopback()
+	switch {
 	case u.Hostname() == "" || u.Opaque != "":
 		return errors.New("the URL has no host")
 	case u.User != nil:
 		return errors.New("the URL contains userinfo")
-	case u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())):
+	case u.Scheme != "https" && (u.Scheme != "http" || !loopback):
 		return errors.New("the URL is neither https nor on this machine")
 	}
 	return nil
-}
-
-func isLoopback(host string) bool {
-	address, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
 // Issuer returns the provider's issuer URL.
@@ -162,7 +166,11 @@ func (v *Verifier) identify(ctx context.Context, raw string, audiences []string)
 	if !keyFits[h.Algorithm](key) {
 		return Person{}, fmt.Errorf("%w: it does not match the key", errAlgorithm)
 	}
-	token, err := v.verifier(h.Algorithm, key, audience).Verify(ctx, raw)
+	// With exactly one key and one algorithm, no other can verify the token.
+	token, err := oidc.NewVerifier(v.cfg.Issuer, &oidc.StaticKeySet{PublicKeys: []crypto.PublicKey{key}}, &oidc.Config{
+		ClientID: audience, SupportedSigningAlgs: []string{h.Algorithm},
+		Now: func() time.Time { return v.cfg.Now().Add(-leeway) },
+	}).Verify(ctx, raw)
 	if err != nil {
 		return Person{}, errSignature // the cause may quote the token
 	}
@@ -173,10 +181,85 @@ func (v *Verifier) identify(ctx context.Context, raw string, audiences []string)
 	return person, nil
 }
 
-// verifier returns a go-oidc verifier with exactly one key and one algorithm, so that no other can verify the token.
-func (v *Verifier) verifier(algorithm string, key crypto.PublicKey, audience string) *oidc.IDTokenVerifier {
-	return oidc.NewVerifier(v.cfg.Issuer, &oidc.StaticKeySet{PublicKeys: []crypto.PublicKey{key}}, &oidc.Config{
-		ClientID: audience, SupportedSigningAlgs: []string{algorithm},
-		Now: func() time.Time { return v.cfg.Now().Add(-leeway) },
-	})
+// Person is a person with a verified ID token. Only a [Verifier] makes one; the zero value is nobody.
+type Person struct {
+	issuer  string
+	subject string
+	name    string
+	handle  string
+	groups  []string
+	issued  time.Time
+	expires time.Time
 }
+
+// ID returns the permanent ID of the person: the issuer, a #, and the subject. Neither part contains another #.
+func (p Person) ID() string {
+	if p.IsZero() {
+		return ""
+	}
+	return p.issuer + "#" + p.subject
+}
+
+// ParseID returns the ID of a person of the issuer. text is that ID or the subject alone.
+func ParseID(issuer, text string) (string, error) {
+	subject := strings.TrimPrefix(text, issuer+"#")
+	if err := checkSubject(subject); err != nil {
+		return "", fmt.Errorf("%q is not a person of %s: %w", text, issuer, err)
+	}
+	return issuer + "#" + subject, nil
+}
+
+// Issuer returns the provider that issued the token.
+func (p Person) Issuer() string { return p.issuer }
+
+// Subject returns the provider's identifier of the person: printable ASCII without spaces, at most 255 bytes.
+func (p Person) Subject() string { return p.subject }
+
+// Name returns the display name, at most 200 bytes long and without control characters. It is untrusted text: people may be
+// able to choose their name, so show it as inert text and never compare it.
+func (p Person) Name() string { return p.name }
+
+// Handle returns the owner claim, or "" if the token has none. [Owners.Owns] compares it.
+func (p Person) Handle() string { return p.handle }
+
+// Groups returns the person's groups at the time of the login, sorted and without duplicates. The caller may modify the
+// slice.
+func (p Person) Groups() []string { return slices.Clone(p.groups) }
+
+// Issued returns the time at which the provider issued the token.
+func (p Person) Issued() time.Time { return p.issued }
+
+// Expires returns the expiry time of the token. Because of the leeway it can be a few seconds in the past.
+func (p Person) Expires() time.Time { return p.expires }
+
+// IsZero reports whether p is the zero value.
+func (p Person) IsZero() bool { return p.subject == "" }
+
+var (
+	// ErrToken means that the token is invalid. The person has to log in again.
+	ErrToken error = refusal.New("people", "id_token_invalid", "the ID token is invalid")
+	// ErrNoDelegation means that no delegation audience is configured, so nobody can act on behalf of another person.
+	ErrNoDelegation error = refusal.New("people", "delegation_off", "no delegation audience is configured")
+	// ErrProviderUnavailable means that the provider's keys are not available at the moment, so no token can be verified.
+	ErrProviderUnavailable error = refusal.New("people", "provider_unavailable", "the provider's keys are not available at the moment")
+)
+
+// The reasons to refuse an ID token. Each wraps ErrToken. Do not show them to clients: the details belong in the record.
+var (
+	errMalformed   = refusal.Of(ErrToken, "people", "id_token_malformed", "the ID token is malformed")
+	errTooLarge    = refusal.Of(ErrToken, "people", "id_token_too_large", "the ID token is too large")
+	errHeader      = refusal.Of(ErrToken, "people", "id_token_header", "the ID token's header has an unsupported parameter")
+	errType        = refusal.Of(ErrToken, "people", "id_token_type", "the token is not an ID token")
+	errAlgorithm   = refusal.Of(ErrToken, "people", "id_token_algorithm", "the signature algorithm is not accepted")
+	errIssuer      = refusal.Of(ErrToken, "people", "id_token_issuer", "the issuer is not exactly the configured one")
+	errAudience    = refusal.Of(ErrToken, "people", "id_token_audience", "the audience is not exactly the expected one")
+	errExpired     = refusal.Of(ErrToken, "people", "id_token_expired", "the ID token has expired")
+	errNotYetValid = refusal.Of(ErrToken, "people", "id_token_not_yet_valid", "the ID token is not valid yet")
+	errLifetime    = refusal.Of(ErrToken, "people", "id_token_lifetime", "the lifetime of the ID token is too long")
+	errSubject     = refusal.Of(ErrToken, "people", "id_token_subject", "the subject is not accepted")
+	errPairwise    = refusal.Of(ErrToken, "people", "id_token_pairwise", "the provider uses pairwise subjects")
+	errClaims      = refusal.Of(ErrToken, "people", "id_token_claims", "a claim is not accepted")
+	errKey         = refusal.Of(ErrToken, "people", "id_token_key", "the provider has no such key")
+	errNonce       = refusal.Of(ErrToken, "people", "id_token_nonce", "the ID token does not belong to this login")
+	errSignature   = refusal.Of(ErrToken, "people", "id_token_signature", "the ID token does not verify")
+)

@@ -6,6 +6,8 @@ package ratelimit
 
 import (
 	"errors"
+	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -146,4 +148,13 @@ func (s *Sampler) Drain() map[string]int {
 		}
 	}
 	return left
+}
+
+// RemoteIP returns the IP address of the connection's peer, or "" if it is unknown. It ignores all headers.
+func RemoteIP(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return ""
+	}
+	return host
 }

@@ -1,3 +1,7 @@
+// Package safehttp calls third-party servers over TLS, and only at addresses that are public or that the operator allows.
+//
+// It must never connect to an address that is not allowed, whatever a name resolves to. It must never follow a redirect, take a
+// proxy from the environment, or quote a URL, which may be a secret.
 package safehttp
 
 import (
@@ -90,7 +94,28 @@ func New(t Target) (*Client, error) {
 	if err := checkURL(t.URL.Reveal(), t.Plaintext); err != nil {
 		return nil, err
 	}
-	return &Client{t.URL.Reveal(), newClient(t)}, nil
+	dialer := NewDialer(t.AllowPrivate, t.Resolver)
+	if strings.HasPrefix(strings.ToLower(t.URL.Reveal()), "http:") { // without TLS, only loopback addresses
+		dialer = newDialer(t.Resolver, func(to netip.Addr) error {
+			if !to.Unmap().IsLoopback() {
+				return ErrAddress
+			}
+			return nil
+		})
+	}
+	dialer.KeepAlive = -1
+	return &Client{t.URL.Reveal(), &http.Client{
+		Timeout: callTimeout,
+		Transport: &http.Transport{ // it uses no proxy from the environment
+			DialContext:            dialer.DialContext,
+			TLSClientConfig:        &tls.Config{RootCAs: t.Roots, MinVersion: tls.VersionTLS12},
+			TLSHandshakeTimeout:    callTimeout,
+			DisableKeepAlives:      true,
+			DisableCompression:     true,
+			MaxResponseHeaderBytes: maxAnswer,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
 }
 
 // Answer is the response of a server.
@@ -144,33 +169,6 @@ func newDialer(resolver *net.Resolver, check func(netip.Addr) error) *net.Dialer
 	}
 }
 
-// newClient returns a client that calls only public addresses and those that the operator allows, and without TLS only loopback
-// addresses. It uses no proxy from the environment, follows no redirect, and does not decompress.
-func newClient(t Target) *http.Client {
-	dialer := NewDialer(t.AllowPrivate, t.Resolver)
-	if strings.HasPrefix(strings.ToLower(t.URL.Reveal()), "http:") {
-		dialer = newDialer(t.Resolver, func(to netip.Addr) error {
-			if !to.Unmap().IsLoopback() {
-				return ErrAddress
-			}
-			return nil
-		})
-	}
-	dialer.KeepAlive = -1
-	return &http.Client{
-		Timeout: callTimeout,
-		Transport: &http.Transport{
-			DialContext:            dialer.DialContext,
-			TLSClientConfig:        &tls.Config{RootCAs: t.Roots, MinVersion: tls.VersionTLS12},
-			TLSHandshakeTimeout:    callTimeout,
-			DisableKeepAlives:      true,
-			DisableCompression:     true,
-			MaxResponseHeaderBytes: maxAnswer,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-}
-
 // checkURL returns an error if the URL is not allowed. It never quotes the URL, which may be a secret.
 func checkURL(raw string, plaintext Plaintext) error {
 	u, err := url.Parse(raw)
@@ -178,30 +176,23 @@ func checkURL(raw string, plaintext Plaintext) error {
 		return errors.New("the URL cannot be parsed")
 	}
 	host := u.Hostname()
+	addr, notIP := netip.ParseAddr(host)
+	loopback := host == "localhost" || notIP == nil && addr.Unmap().IsLoopback()
 	switch {
 	case host == "" || u.User != nil || u.Fragment != "" || u.Opaque != "":
 		return errors.New("the URL has no host, or has userinfo or a fragment")
 	case u.Scheme == "http" && plaintext != PlaintextLoopback, u.Scheme != "http" && u.Scheme != "https":
 		return errors.New("the URL is not https")
-	case u.Scheme == "http" && !loopback(host):
+	case u.Scheme == "http" && !loopback:
 		return errors.New("the URL is http to an address that is not loopback")
-	case numeric(host):
+	case notIP != nil && numeric(host):
 		return errors.New("the host is a number that some programs take for an IP address")
 	}
 	return nil
 }
 
-func loopback(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
-}
-
-// numeric reports whether a host is not an IP address in standard form, but a resolver may read it as one, such as 2130706433,
-// 0x7f.1 or 127.1.
+// numeric reports whether a resolver may read a host name as an IP address, such as 2130706433, 0x7f.1 or 127.1.
 func numeric(host string) bool {
-	if _, err := netip.ParseAddr(host); err == nil {
-		return false
-	}
 	labels := strings.Split(strings.TrimSuffix(host, "."), ".")
 	_, err := strconv.ParseUint(labels[len(labels)-1], 0, 64)
 	return err == nil || errors.Is(err, strconv.ErrRange) || strings.Trim(labels[len(labels)-1], "0123456789") == ""

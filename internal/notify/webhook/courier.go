@@ -1,17 +1,31 @@
+// Package webhook notifies other systems that a request waits for approval or has been decided. It sends signed calls as in
+// Standard Webhooks (https://www.standardwebhooks.com), or messages for Slack.
+//
+// It must never send free text of a sandbox or a secret, never call an address that the operator has not allowed, never
+// follow a redirect, and never let a response decide anything.
 package webhook
 
 import (
+	"cmp"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/safehttp"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/internal/wait"
 )
 
@@ -149,4 +163,97 @@ func (c *Courier) send(ctx context.Context, h *hook, n broker.Notice) error {
 		err = fmt.Errorf("%w: %d", errAnswer, answer.Status)
 	}
 	return err
+}
+
+// The formats of a notice.
+const (
+	FormatJSON  = "json"
+	FormatSlack = "slack"
+)
+
+// Spec is one webhook in the operator's configuration.
+type Spec struct {
+	// Name identifies the webhook in the record of deliveries: up to 63 lower-case letters, digits, - and _.
+	Name string
+	// Target is the endpoint to call. Its URL can be a secret itself.
+	safehttp.Target
+	// Secret is the signing secret: whsec_ and base64 of 24 to 64 bytes. During a rotation it holds two secrets with a space
+	// between them. Slack requires none.
+	Secret secret.Text
+	// Format is FormatJSON or FormatSlack. The default is FormatJSON.
+	Format string
+	// Events are the kinds of notices to send.
+	Events []broker.NoticeKind
+	// Within limits the notices to sandboxes at or below these SPIFFE IDs.
+	Within []string
+}
+
+// hook is a validated Spec.
+type hook struct {
+	keys   [][]byte
+	format string
+	sub    broker.Subscription
+	client *safehttp.Client
+}
+
+var (
+	aName = regexp.MustCompile(`^(?:[a-z0-9][a-z0-9_-]{0,62})$`)
+	kinds = []broker.NoticeKind{broker.NoticeWaiting, broker.NoticeDecided, broker.NoticeBroken, broker.NoticeUnrevoked}
+)
+
+func newHook(s Spec) (*hook, error) {
+	if !aName.MatchString(s.Name) {
+		return nil, fmt.Errorf("webhook: the name %q must be lower-case letters, digits, - and _, at most 63", s.Name)
+	}
+	h := &hook{format: cmp.Or(s.Format, FormatJSON), sub: broker.Subscription{Name: s.Name, Kinds: s.Events, Within: s.Within}}
+	var err error
+	switch {
+	case h.format != FormatJSON && h.format != FormatSlack:
+		err = fmt.Errorf("the format is neither %s nor %s", FormatJSON, FormatSlack)
+	case len(s.Events) == 0 || slices.ContainsFunc(s.Events, func(k broker.NoticeKind) bool { return !slices.Contains(kinds, k) }):
+		err = fmt.Errorf("the events must be one or more of %v", kinds)
+	case len(s.Within) == 0:
+		err = errors.New("within is empty, so it would receive nothing")
+	default:
+		h.client, err = safehttp.New(s.Target)
+	}
+	if err == nil && (h.format == FormatJSON || s.Secret.Reveal() != "") {
+		h.keys, err = parseKeys(s.Secret)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("webhook %s: %w", s.Name, err)
+	}
+	return h, nil
+}
+
+var errSecret = errors.New("the secret must be whsec_ followed by 24 to 64 bytes in base64")
+
+// parseKeys parses one or two secrets, as Standard Webhooks writes them.
+func parseKeys(text secret.Text) ([][]byte, error) {
+	secrets := strings.Fields(text.Reveal())
+	if len(secrets) == 0 || len(secrets) > 2 {
+		return nil, errSecret
+	}
+	var keys [][]byte
+	for _, one := range secrets {
+		encoded, ok := strings.CutPrefix(one, "whsec_")
+		key, err := base64.StdEncoding.Strict().DecodeString(encoded)
+		if !ok || err != nil || len(key) < 24 || len(key) > 64 {
+			return nil, errSecret
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// signature returns the value of the webhook-signature header, with one signature for each key.
+func signature(keys [][]byte, id string, at time.Time, body []byte) string {
+	var all []string
+	for _, key := range keys {
+		mac := hmac.New(sha256.New, key)
+		_, _ = mac.Write([]byte(id + "." + strconv.FormatInt(at.Unix(), 10) + "."))
+		_, _ = mac.Write(body)
+		all = append(all, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+	}
+	return strings.Join(all, " ")
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -72,9 +73,6 @@ func (u URL) Put(ctx context.Context, signed string) error {
 // File is the path of a file. Put appends checkpoints to it, with an empty line between them.
 type File string
 
-// lastOf is how many bytes are read from the end of the file. That is enough for many checkpoints.
-const lastOf = 64 << 10
-
 // ErrNoCheckpoint means that the file is not empty but has no checkpoint of the log.
 var ErrNoCheckpoint = errors.New("the file contains no checkpoint that a key of the log has signed")
 
@@ -94,16 +92,10 @@ func (f File) Put(_ context.Context, signed string) error {
 	if err == nil {
 		err = file.Sync()
 	}
-	err = errors.Join(err, file.Close())
-	if err == nil && size == 0 {
-		err = syncFolder(filepath.Dir(string(f)))
+	if err = errors.Join(err, file.Close()); err != nil || size > 0 {
+		return err
 	}
-	return err
-}
-
-// syncFolder makes the name of a new file survive a crash.
-func syncFolder(path string) error {
-	folder, err := os.Open(path)
+	folder, err := os.Open(filepath.Dir(string(f))) // the name of a new file must survive a crash
 	if err != nil {
 		return err
 	}
@@ -122,13 +114,26 @@ func (f File) Last(keys ...string) (last audit.Checkpoint, err error) {
 		}
 		named[v.Name()] = append(named[v.Name()], v)
 	}
-	text, err := f.end()
+	file, err := os.Open(string(f))
+	if errors.Is(err, fs.ErrNotExist) {
+		return last, nil
+	}
+	if err != nil {
+		return last, err
+	}
+	defer func() { _ = file.Close() }()
+	size, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return last, err
+	}
+	const most = 64 << 10 // bytes at the end: enough for many checkpoints
+	text, err := io.ReadAll(io.NewSectionReader(file, max(0, size-most), most))
 	if err != nil || len(text) == 0 {
 		return last, err
 	}
 	for origin, known := range named {
 		first := "\n" + origin + "\n"
-		for _, rest := range strings.Split("\n"+text, first)[1:] {
+		for _, rest := range strings.Split("\n"+string(text), first)[1:] {
 			signed := first[1:] + strings.TrimRight(rest, "\n") + "\n"
 			if c, err := audit.OpenCheckpoint([]byte(signed), origin, note.VerifierList(known...)); err == nil && c.N > last.N {
 				last = c
@@ -141,20 +146,70 @@ func (f File) Last(keys ...string) (last audit.Checkpoint, err error) {
 	return last, nil
 }
 
-// end returns the end of the file, the whole file if it is small, or "" if it does not exist.
-func (f File) end() (string, error) {
-	file, err := os.Open(string(f))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
+// Git is the folder of a git work tree. Each checkpoint becomes a commit of the file checkpoint.txt, and is pushed if there
+// is a remote.
+type Git string
+
+const gitFile = "checkpoint.txt"
+
+// NewGit returns an error if git is not in PATH.
+func NewGit(folder string) (Git, error) {
+	if _, err := exec.LookPath("git"); err != nil {
+		return "", errors.New("git is not in PATH")
+	}
+	return Git(folder), nil
+}
+
+// Put implements [Place].
+func (g Git) Put(ctx context.Context, signed string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err := os.WriteFile(filepath.Join(string(g), gitFile), []byte(signed), 0o644) //nolint:gosec // a checkpoint is for everybody to read
+	if err == nil {
+		_, err = g.run(ctx, "add", "--", gitFile)
 	}
 	if err != nil {
-		return "", err
+		return err
 	}
-	defer func() { _ = file.Close() }()
-	size, err := file.Seek(0, io.SeekEnd)
+	if _, err := g.run(ctx, "diff", "--cached", "--quiet", "--", gitFile); err != nil { // the file differs from HEAD
+		if _, err := g.run(ctx, "commit", "--quiet", "--message", "Keep a checkpoint", "--", gitFile); err != nil {
+			return err
+		}
+	}
+	return g.push(ctx)
+}
+
+// push pushes to the first remote. If another replica has pushed from its own work tree since, push fails and moves to that
+// replica's commit, so that the next attempt continues from there.
+func (g Git) push(ctx context.Context) error {
+	remotes, err := g.run(ctx, "remote")
+	remote, _, _ := strings.Cut(remotes, "\n")
+	if err != nil || remote == "" {
+		return err
+	}
+	branch, err := g.run(ctx, "symbolic-ref", "--short", "HEAD")
 	if err != nil {
-		return "", err
+		return err
 	}
-	text, err := io.ReadAll(io.NewSectionReader(file, max(0, size-lastOf), lastOf))
-	return string(text), err
+	if _, err = g.run(ctx, "push", "--quiet", "--", remote, "HEAD"); err == nil {
+		return nil
+	}
+	_, failed := g.run(ctx, "fetch", "--quiet", "--", remote, strings.TrimSpace(branch))
+	if failed == nil {
+		_, failed = g.run(ctx, "reset", "--quiet", "--soft", "FETCH_HEAD")
+	}
+	return errors.Join(err, failed)
+}
+
+// run runs git without prompts. Do not log the output of git: it quotes URLs.
+func (g Git) run(ctx context.Context, command string, args ...string) (string, error) {
+	args = append([]string{"-C", string(g), "-c", "user.name=brevet", "-c", "user.email=brevet@localhost", command}, args...)
+	cmd := exec.CommandContext(ctx, "git", args...) //nolint:gosec // the folder is the operator's, the rest is from here
+	cmd.Env = append(cmd.Environ(), "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=false", "SSH_ASKPASS=false", "SSH_ASKPASS_REQUIRE=force")
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("git %s: %w", command, err)
+	}
+	return string(out), nil
 }

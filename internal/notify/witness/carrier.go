@@ -1,3 +1,7 @@
+// Package witness sends the checkpoints of the ledger to other systems: to witnesses, which cosign only checkpoints that
+// extend those they cosigned before (c2sp.org/tlog-witness), and to anchors, which store copies.
+//
+// It must never store a cosignature that it has not verified, and never delay the issuing of credentials.
 package witness
 
 import (
@@ -88,7 +92,7 @@ func (c *Carrier) Status() []Status {
 	return all
 }
 
-// notes registers a witness or anchor and returns the function that updates its state.
+// notes registers a witness or anchor and returns the function that updates its Status.
 func (c *Carrier) notes(name string, anchor bool) func(tended bool, failing Why) {
 	s := &Status{Name: name, Anchor: anchor}
 	c.all = append(c.all, s)
@@ -130,7 +134,18 @@ func New(cfg Config) (*Carrier, error) {
 			return nil, fmt.Errorf("witness %s: the name or the key is used twice", s.Name)
 		}
 		known[s.Name], known[s.Key] = true, true
-		c.led = append(c.led, c.dutyOf(w))
+		c.led = append(c.led, duty{
+			log: cfg.Logger.With("witness", w.name), every: lookEvery,
+			carry: func(ctx context.Context) (bool, error) {
+				taken, err := w.carry(ctx, cfg.Log)
+				if taken {
+					cfg.OnCosigned(w.name, w.kept)
+				}
+				return taken, err
+			},
+			failed: func(why Why) { cfg.OnFailure(w.name, why) },
+			note:   c.notes(w.name, false),
+		})
 	}
 	known = map[string]bool{}
 	for _, a := range cfg.Anchors {
@@ -146,21 +161,6 @@ func New(cfg Config) (*Carrier, error) {
 		}
 	}
 	return c, nil
-}
-
-func (c *Carrier) dutyOf(w *witness) duty {
-	return duty{
-		log: c.cfg.Logger.With("witness", w.name), every: lookEvery,
-		carry: func(ctx context.Context) (bool, error) {
-			taken, err := w.carry(ctx, c.cfg.Log)
-			if taken {
-				c.cfg.OnCosigned(w.name, w.kept)
-			}
-			return taken, err
-		},
-		failed: func(why Why) { c.cfg.OnFailure(w.name, why) },
-		note:   c.notes(w.name, false),
-	}
 }
 
 // Run sends checkpoints until ctx ends. A witness or anchor that hangs does not delay the others.
@@ -201,10 +201,17 @@ func tend(ctx context.Context, d duty) {
 		case ctx.Err() != nil:
 			return // the replica is stopping, or another one leads
 		case err != nil:
-			why := whyOf(err)
+			why := WhyCall
+			if errors.Is(err, ErrHistory) {
+				why = WhyHistory
+			}
 			d.failed(why)
-			if why != failing {
-				complain(ctx, d.log, why, err)
+			switch {
+			case why == failing:
+			case why == WhyHistory:
+				d.log.ErrorContext(ctx, "a witness has cosigned another history of the ledger: see docs/audit.md", "error", err)
+			default:
+				d.log.WarnContext(ctx, "checkpoints are not accepted", "error", err)
 			}
 			failing, next = why, retry.NextBackOff()
 		case failing != "":
@@ -218,19 +225,4 @@ func tend(ctx context.Context, d duty) {
 		}
 		wait.For(ctx, next)
 	}
-}
-
-func whyOf(err error) Why {
-	if errors.Is(err, ErrHistory) {
-		return WhyHistory
-	}
-	return WhyCall
-}
-
-func complain(ctx context.Context, log *slog.Logger, why Why, err error) {
-	if why == WhyHistory {
-		log.ErrorContext(ctx, "a witness has cosigned another history of the ledger: see docs/audit.md", "error", err)
-		return
-	}
-	log.WarnContext(ctx, "checkpoints are not accepted", "error", err)
 }

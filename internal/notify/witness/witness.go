@@ -11,7 +11,6 @@ import (
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/safehttp"
 	"github.com/brevet-dev/brevet/internal/secret"
-	"golang.org/x/mod/sumdb/tlog"
 )
 
 var (
@@ -23,9 +22,6 @@ var (
 	// ErrAnswer means that the response is not one that a witness gives.
 	ErrAnswer = errors.New("the witness returned an unexpected response")
 )
-
-// mostCorrections is how many requests one attempt sends while the witness keeps reporting another size.
-const mostCorrections = 3
 
 // Spec is one witness in the operator's configuration.
 type Spec struct {
@@ -72,7 +68,7 @@ func (w *witness) carry(ctx context.Context, log Log) (taken bool, err error) {
 			w.has = 0 // the next attempt starts from zero and learns the size
 		}
 	}()
-	for range mostCorrections {
+	for range 3 { // while the witness keeps reporting another size
 		size, signed, proof, err := log.Growth(ctx, w.has)
 		switch {
 		case errors.Is(err, audit.ErrNotYet), err == nil && size == w.kept:
@@ -82,17 +78,31 @@ func (w *witness) carry(ctx context.Context, log Log) (taken bool, err error) {
 		case size < w.has:
 			return false, fmt.Errorf("%w: the witness has cosigned %d entries, and the log has %d", ErrHistory, w.has, size)
 		}
-		answer, err := w.client.Post(ctx, http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, request(w.has, proof, signed))
+		// The size that the witness has, the consistency proof, and the checkpoint.
+		body := fmt.Appendf(nil, "old %d\n", w.has)
+		for _, hash := range proof {
+			body = fmt.Appendf(body, "%s\n", hash)
+		}
+		body = append(append(body, '\n'), signed...)
+		answer, err := w.client.Post(ctx, http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, body)
 		if err != nil {
 			return false, err
 		}
-		has, corrects := correction(answer)
-		if corrects && has != w.has {
-			w.has = has
-			continue
+		if answer.Status == http.StatusConflict { // it may report the size that it has
+			has, err := strconv.ParseInt(strings.TrimSuffix(string(answer.Body), "\n"), 10, 64)
+			if err == nil && has >= 0 && has != w.has {
+				w.has = has
+				continue
+			}
 		}
-		if err := refusal(answer); err != nil {
-			return false, err
+		switch answer.Status {
+		case http.StatusOK:
+		case http.StatusConflict, http.StatusUnprocessableEntity: // for a tree of the same size with another root, either of them
+			return false, fmt.Errorf("%w: status %d", ErrHistory, answer.Status)
+		case http.StatusForbidden, http.StatusNotFound:
+			return false, fmt.Errorf("%w: status %d", ErrUnknown, answer.Status)
+		default:
+			return false, fmt.Errorf("%w: status %d", ErrAnswer, answer.Status)
 		}
 		line, err := w.key.Cosignature([]byte(signed), answer.Body)
 		if err == nil {
@@ -105,36 +115,4 @@ func (w *witness) carry(ctx context.Context, log Log) (taken bool, err error) {
 		return true, nil
 	}
 	return false, fmt.Errorf("%w: it corrects the size too often", ErrAnswer)
-}
-
-// request returns the body of a call: the size that the witness has, the consistency proof, and the checkpoint.
-func request(has int64, proof tlog.TreeProof, signed string) []byte {
-	body := fmt.Appendf(nil, "old %d\n", has)
-	for _, hash := range proof {
-		body = fmt.Appendf(body, "%s\n", hash)
-	}
-	return append(append(body, '\n'), signed...)
-}
-
-// correction returns the size that the witness has, if the response reports it.
-func correction(answer safehttp.Answer) (has int64, ok bool) {
-	if answer.Status != http.StatusConflict {
-		return 0, false
-	}
-	has, err := strconv.ParseInt(strings.TrimSuffix(string(answer.Body), "\n"), 10, 64)
-	return has, err == nil && has >= 0
-}
-
-// refusal returns the reason that a witness did not cosign, or nil. If a tree of the same size has another root, some
-// witnesses respond with 409 and others with 422.
-func refusal(answer safehttp.Answer) error {
-	switch answer.Status {
-	case http.StatusOK:
-		return nil
-	case http.StatusConflict, http.StatusUnprocessableEntity:
-		return fmt.Errorf("%w: status %d", ErrHistory, answer.Status)
-	case http.StatusForbidden, http.StatusNotFound:
-		return fmt.Errorf("%w: status %d", ErrUnknown, answer.Status)
-	}
-	return fmt.Errorf("%w: status %d", ErrAnswer, answer.Status)
 }
