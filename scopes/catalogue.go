@@ -38,7 +38,7 @@ type Catalogue struct {
 	digest     string
 	scopes     map[string]*definition
 	names      []string // sorted
-	policies   policies // sorted by id
+	policies   []policy // sorted by id
 	index      index    // into policies
 	schema     string
 	thresholds map[string][]int64 // see hint.go
@@ -58,7 +58,15 @@ func Load(files []File) (*Catalogue, error) {
 		}
 	}
 	c.names = slices.Sorted(maps.Keys(c.scopes))
-	c.policies.sort(&problems)
+	slices.SortStableFunc(c.policies, func(a, b policy) int { return strings.Compare(a.ID, b.ID) })
+	first := 0
+	for i, p := range c.policies {
+		if c.policies[first].ID != p.ID {
+			first = i
+		} else if i > first {
+			problems.add(p.File, p.Line, "policy @id %q is used twice; the first is at %s:%d", p.ID, c.policies[first].File, c.policies[first].Line)
+		}
+	}
 	if len(problems) == 0 {
 		c.checkCounts(&problems)
 	}
@@ -68,7 +76,7 @@ func Load(files []File) (*Catalogue, error) {
 	if err := problems.err(); err != nil {
 		return nil, err
 	}
-	c.thresholds, c.index = c.policies.thresholds(), newIndex(c.policies)
+	c.thresholds, c.index = findThresholds(c.policies), newIndex(c.policies)
 	return c, nil
 }
 
@@ -242,15 +250,6 @@ func (c *Catalogue) Scopes() []*Scope {
 	out := make([]*Scope, len(c.names))
 	for i, name := range c.names {
 		out[i] = c.scopes[name].scope.clone()
-	}
-	return out
-}
-
-// Policies returns the ids of all policies, sorted.
-func (c *Catalogue) Policies() []string {
-	out := make([]string, len(c.policies))
-	for i, p := range c.policies {
-		out[i] = p.id
 	}
 	return out
 }

@@ -57,7 +57,7 @@ func (want Expectation) compare(outcome Outcome, d Decision) []string {
 		differ("reason", d.Reason, want.Reason)
 	}
 	if want.TTL != 0 {
-		differ("ttl", span(d.TTL), span(want.TTL))
+		differ("ttl", FormatDuration(d.TTL), FormatDuration(want.TTL))
 	}
 	if want.Policies != nil && !slices.Equal(d.Policies, want.Policies) {
 		differ("policies", strings.Join(d.Policies, ", "), strings.Join(want.Policies, ", "))

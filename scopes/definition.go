@@ -76,7 +76,7 @@ func (r *reader) scope(n *yaml.Node) *definition {
 	before := len(*r.problems)
 	d.scope.Credential, d.recipe = r.credential(fields["credential"], d.scope.Params)
 	if a := d.scope.Approval; a != nil && a.BreakGlass != "" && d.scope.Credential.Static {
-		r.at(fields["approval"], "approval.break_glass cannot be used with a static credential: a break-glass credential ends after %s, and Brevet cannot revoke a static one", short(BreakGlassTTL))
+		r.at(fields["approval"], "approval.break_glass cannot be used with a static credential: a break-glass credential ends after %s, and Brevet cannot revoke a static one", FormatDuration(BreakGlassTTL))
 	}
 	if len(*r.problems) == before && fields["credential"] != nil {
 		r.policiesOf(fields["credential"], d)
@@ -135,7 +135,7 @@ func (r *reader) ttl(n *yaml.Node) TTL {
 	def, okDefault := r.duration(fields["default"], "ttl.default", minTTL)
 	limit, okMax := r.duration(fields["max"], "ttl.max", minTTL)
 	if okDefault && okMax && def > limit {
-		r.at(n, "ttl.default (%s) is longer than ttl.max (%s)", short(def), short(limit))
+		r.at(n, "ttl.default (%s) is longer than ttl.max (%s)", FormatDuration(def), FormatDuration(limit))
 	}
 	return TTL{Default: def, Max: limit}
 }

@@ -135,7 +135,7 @@ func approvalSchema() object {
 	return closed([]string{"group"}, object{
 		"group":   described("The group whose members may vote.", matching(groupSyntax)),
 		"quorum":  described("How many different people must approve. Default 1.", whole(1, maxQuorum)),
-		"expires": described("How long the request waits for approval. Default "+short(defaultApprovalWait)+".", duration()),
+		"expires": described("How long the request waits for approval. Default "+FormatDuration(defaultApprovalWait)+".", duration()),
 		"break_glass": described("Another group. Two of its members can approve when the first group does not respond. The credential then lives at most 30 minutes.",
 			matching(groupSyntax)),
 		"remember": described("Whether an approval can be reused for the same request until the task ends.", choice(RememberNever, RememberTask)),
@@ -212,6 +212,30 @@ func egressSchema() object {
 			"databases": described("The databases that an egress gateway logs in to.", items(databases)),
 		}),
 	}}
+}
+
+func sendSchema() object {
+	var ways []object
+	for _, way := range sendWays {
+		name := matching(sendQuerySyntax)
+		if way.as == SendHeader {
+			name = matching(sendHeaderSyntax)
+		}
+		name["maxLength"] = maxSendText
+		properties := object{"as": object{"const": way.as}}
+		if !way.whole {
+			properties["field"] = described("The member of the credential to send. Not for a JWT.", matching(dataKeySyntax))
+		}
+		for _, key := range way.needs {
+			properties[key] = object{
+				"name": name, "user": matching(sendUserSyntax),
+				"service": described("The AWS service that calls are signed for, such as s3.", matching(sendAWSSyntax)),
+				"region":  described("The AWS region of the service, such as eu-central-1.", matching(sendAWSSyntax)),
+			}[key]
+		}
+		ways = append(ways, closed(append([]string{"as"}, way.needs...), properties))
+	}
+	return object{"oneOf": ways}
 }
 
 func exampleSchema() object {

@@ -38,9 +38,6 @@ type Expectation struct {
 	Narrowest string   // the scope of the request that would pass, or NoNarrowest
 }
 
-// Invalid is the outcome of a malformed request. No decision exists for it.
-const Invalid Outcome = "invalid"
-
 // NoNarrowest is the Expectation.Narrowest that requires that no request would pass.
 const NoNarrowest = "none"
 

@@ -35,7 +35,7 @@ func outcomeSentence(ask Ask, d Decision) string {
 		return "Break-glass: permitted by " + by + " after approval by the break-glass group."
 	case ReasonApprovalRequired:
 		sentence := fmt.Sprintf("%s of the group %s must approve within %s (%s).",
-			people(d.Approval.Quorum), d.Approval.Group, short(d.Approval.Expires), by)
+			people(d.Approval.Quorum), d.Approval.Group, FormatDuration(d.Approval.Expires), by)
 		if d.Approval.BreakGlass != "" {
 			sentence += fmt.Sprintf(" In an emergency, %s of the group %s can approve instead.", people(BreakGlassQuorum), d.Approval.BreakGlass)
 		}
@@ -78,7 +78,7 @@ func clampSentences(clamps []Clamp) []string {
 			BoundScopeMax: "the maximum of this scope", BoundSVID: "the remaining lifetime of the SVID",
 			BoundUser: "the remaining lifetime of the person's ID token", BoundBreakGlass: "the maximum for break-glass",
 		}[clamp.Bound]
-		out = append(out, fmt.Sprintf("The TTL was reduced from %s to %s, %s.", short(clamp.From), short(clamp.To), why))
+		out = append(out, fmt.Sprintf("The TTL was reduced from %s to %s, %s.", FormatDuration(clamp.From), FormatDuration(clamp.To), why))
 	}
 	return out
 }
@@ -91,7 +91,7 @@ func hintSentence(ask, hint Ask, then Outcome) string {
 		}
 	}
 	if hint.TTL >= time.Second && hint.TTL != ask.TTL {
-		parts = append(parts, "ttl="+short(hint.TTL))
+		parts = append(parts, "ttl="+FormatDuration(hint.TTL))
 	}
 	with := ""
 	if len(parts) > 0 {
@@ -101,4 +101,16 @@ func hintSentence(ask, hint Ask, then Outcome) string {
 		with += ", which requires approval"
 	}
 	return fmt.Sprintf("You could request %s%s.", hint.Scope, with)
+}
+
+// FormatDuration writes whole seconds as people do: 5m, not 5m0s.
+func FormatDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }

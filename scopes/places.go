@@ -90,6 +90,9 @@ func refuseRule(path string) string {
 	return refusePath(plain)
 }
 
+// IsDNSName reports whether a name is a DNS name in lower case.
+func IsDNSName(name string) bool { return refuseDNS(name) == "" }
+
 func refuseDNS(name string) string {
 	if len(name) > maxDNSName {
 		return "is longer than 253 bytes"

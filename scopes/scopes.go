@@ -104,7 +104,7 @@ func (l Limit) String() string {
 	if l.Live > 0 {
 		return fmt.Sprintf("%d at a time per %s", l.Live, per)
 	}
-	return fmt.Sprintf("%d in %s per %s", l.Count, short(l.Window), per)
+	return fmt.Sprintf("%d in %s per %s", l.Count, FormatDuration(l.Window), per)
 }
 
 // What a limit is counted per. Each is counted within one trust domain, so one trust domain cannot use up another's

@@ -213,7 +213,7 @@ func (r *reader) duration(n *yaml.Node, what string, lo time.Duration) (time.Dur
 	}
 	d, err := time.ParseDuration(n.Value)
 	if n.Kind != yaml.ScalarNode || err != nil || d < lo || d > maxDuration || d%time.Second != 0 {
-		r.at(n, "%s must be whole seconds from %s to %s, such as 90s or 5m", what, short(lo), short(maxDuration))
+		r.at(n, "%s must be whole seconds from %s to %s, such as 90s or 5m", what, FormatDuration(lo), FormatDuration(maxDuration))
 		return 0, false
 	}
 	return d, true

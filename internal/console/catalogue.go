@@ -10,6 +10,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/diff"
 	"github.com/go-chi/chi/v5"
 )
 
@@ -61,14 +62,14 @@ type shelved struct {
 
 	files  []scopes.File
 	worded sync.Once
-	in     map[string][]scopes.FieldChange
+	in     map[string][]diff.FieldChange
 }
 
 // fields returns the definition of a scope, field by field, in words.
-func (s *shelved) fields(name string) []scopes.FieldChange {
+func (s *shelved) fields(name string) []diff.FieldChange {
 	s.worded.Do(func() {
-		s.in = map[string][]scopes.FieldChange{}
-		for _, one := range scopes.Plan(nil, s.Catalogue).Scopes {
+		s.in = map[string][]diff.FieldChange{}
+		for _, one := range diff.Compare(nil, s.Catalogue).Scopes {
 			s.in[one.Name] = one.Fields
 		}
 	})
@@ -220,7 +221,7 @@ func (c *Console) openProposals(ctx context.Context, head broker.CatalogueVersio
 // scopeView is one scope, and the policies that may apply to it.
 type scopeView struct {
 	Digest   string
-	Fields   []scopes.FieldChange
+	Fields   []diff.FieldChange
 	Policies []scopes.Policy
 	More     int
 	Scope    *scopes.Scope

@@ -8,6 +8,7 @@ import (
 
 	"github.com/aymanbagabas/go-udiff"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/diff"
 )
 
 const (
@@ -73,15 +74,15 @@ type diffView struct {
 	From, To string
 	// Unread is set if this version of Brevet cannot load one of the catalogues. Then only the files are compared.
 	Unread  bool
-	Plan    scopes.Diff
-	Summary scopes.DiffSummary
+	Plan    diff.Diff
+	Summary diff.Summary
 	// Vault lists the Vault policies that the new catalogue needs and the old one did not.
 	Vault []string
 	Files []fileDiff
 }
 
 func (d *diffView) plan(before, after *scopes.Catalogue) {
-	d.Plan = scopes.Plan(before, after)
+	d.Plan = diff.Compare(before, after)
 	d.Summary = d.Plan.Summary()
 	had := map[string]bool{}
 	for _, p := range before.VaultPolicies() {
@@ -101,8 +102,8 @@ func (d diffView) Layout() bool { return d.Summary.Add+d.Summary.Change+d.Summar
 func (d diffView) Same() bool { return len(d.Files) == 0 }
 
 // reaches describes how a change affects access. It marks the changes to review closely.
-var reaches = map[scopes.Reach]string{
-	scopes.Widened: "widens reach", scopes.Narrowed: "narrows reach", scopes.Changed: "changes reach, review closely", scopes.Same: "",
+var reaches = map[diff.Reach]string{
+	diff.Widened: "widens reach", diff.Narrowed: "narrows reach", diff.Changed: "changes reach, review closely", diff.Same: "",
 }
 
 // fileDiff is one file that differs.

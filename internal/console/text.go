@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/safetext"
-	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/diff"
 )
 
 // functions returns the functions for templates.
@@ -26,7 +26,7 @@ func (c *Console) functions() template.FuncMap {
 		"list":     func(of ...string) []string { return of },
 		"mixes":    safetext.MixesAlphabets,
 		"prose":    prose,
-		"reach":    func(r scopes.Reach) string { return reaches[r] },
+		"reach":    func(r diff.Reach) string { return reaches[r] },
 		"shiftsof": shiftsOf,
 		"textdiff": textDiff,
 		"these":    func(of ...any) []any { return of },

@@ -18,6 +18,7 @@ import (
 
 	"github.com/brevet-dev/brevet/internal/safehttp"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/egressrule"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 )
@@ -348,7 +349,7 @@ func (b *rulebook) login(ctx context.Context, user, database string) (match, str
 			}
 			params := map[string]any{}
 			maps.Copy(params, b.only[p.scope.Name])
-			found = match{p.scope, scopes.Route{Send: scopes.Send{Field: "password"}, Params: params}}
+			found = match{p.scope, egressrule.Route{Send: scopes.Send{Field: "password"}, Params: params}}
 			host = rule.Hosts[0]
 			break
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/egressrule"
 )
 
 // rulesKept is how long a change of the catalogue may take to reach the gateway.
@@ -31,7 +32,7 @@ type edition struct {
 	pages []page
 
 	mu    sync.Mutex
-	found map[scopes.Call]match
+	found map[egressrule.Call]match
 }
 
 // mostFound bounds memory, because the sandbox decides which calls there are.
@@ -40,18 +41,18 @@ const mostFound = 1000
 // page is one scope with its egress rules.
 type page struct {
 	scope  openapi.OfferedScope
-	router *scopes.Router
+	router *egressrule.Router
 }
 
 // match is the scope and the parameters of the credential that a call needs.
 type match struct {
 	scope openapi.OfferedScope
-	route scopes.Route
+	route egressrule.Route
 }
 
 // find returns the scope and the parameters that a call needs. If several scopes match, it takes the one with the least
 // authority, then the first by name.
-func (b *rulebook) find(ctx context.Context, call scopes.Call) (match, error) {
+func (b *rulebook) find(ctx context.Context, call egressrule.Call) (match, error) {
 	now, err := b.current(ctx)
 	if err != nil {
 		return match{}, err
@@ -78,14 +79,14 @@ func (b *rulebook) find(ctx context.Context, call scopes.Call) (match, error) {
 }
 
 // cached returns the match of an earlier, equal call.
-func (e *edition) cached(call scopes.Call) (match, bool) {
+func (e *edition) cached(call egressrule.Call) (match, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	m, known := e.found[call]
 	return m, known
 }
 
-func (e *edition) keep(call scopes.Call, m match) match {
+func (e *edition) keep(call egressrule.Call, m match) match {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.found) >= mostFound {
@@ -118,14 +119,14 @@ func (b *rulebook) current(ctx context.Context) (*edition, error) {
 		if scope.Bind != openapi.BindNone {
 			continue // the gateway can't use a token that is bound to a key
 		}
-		if router, err := scopes.NewRouter(rulesOf(scope), paramsOf(scope)); err == nil {
+		if router, err := egressrule.NewRouter(rulesOf(scope), paramsOf(scope)); err == nil {
 			pages = append(pages, page{scope, router})
 		}
 	}
 	slices.SortStableFunc(pages, func(a, b page) int {
 		return cmp.Or(cmp.Compare(rank(a.scope), rank(b.scope)), cmp.Compare(a.scope.Name, b.scope.Name))
 	})
-	b.last, b.read = &edition{pages: pages, found: map[scopes.Call]match{}}, began
+	b.last, b.read = &edition{pages: pages, found: map[egressrule.Call]match{}}, began
 	return b.last, nil
 }
 

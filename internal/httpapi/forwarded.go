@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/brevet-dev/brevet/internal/jws"
-	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/egressrule"
 )
 
 // checkPath is the path of the check endpoint. Envoy appends the path of the forwarded call to it.
@@ -19,7 +19,7 @@ const checkPath = "/v1/check"
 
 // forwardedRequest is the call that a gateway holds while it asks Brevet.
 type forwardedRequest struct {
-	scopes.Call
+	egressrule.Call
 	// x5t is the base64url SHA-256 of the certificate that the caller has proved to the gateway, or "" if there is none.
 	x5t string
 }
@@ -92,7 +92,7 @@ func forwardedRequestOf(r *http.Request) (forwardedRequest, error) {
 }
 
 func (m gateway) read(r *http.Request, target string) (forwardedRequest, error) {
-	o := forwardedRequest{Call: scopes.Call{Method: r.Method, Host: r.Host, Path: target}}
+	o := forwardedRequest{Call: egressrule.Call{Method: r.Method, Host: r.Host, Path: target}}
 	if m.method != "" {
 		var ok [3]bool
 		o.Method, ok[0] = sole(r, m.method)
