@@ -68,7 +68,18 @@ func Load(files []File) (*Catalogue, error) {
 		}
 	}
 	if len(problems) == 0 {
-		c.checkCounts(&problems)
+		if len(c.scopes) == 0 {
+			problems.add("", 0, "the catalogue has no scopes; add a .yaml file with scopes:")
+		}
+		if len(c.policies) == 0 {
+			problems.add("", 0, "the catalogue has no policies, so nothing would be permitted; add a .cedar file")
+		}
+		if len(c.scopes) > MaxScopes {
+			problems.add("", 0, "%d scopes are too many; at most %d", len(c.scopes), MaxScopes)
+		}
+		if len(c.policies) > MaxPolicies {
+			problems.add("", 0, "%d policies are too many; at most %d", len(c.policies), MaxPolicies)
+		}
 	}
 	if len(problems) == 0 {
 		c.checkPolicies(&problems)
@@ -180,36 +191,9 @@ func checkFiles(files []File, problems *Problems) []File {
 	return out
 }
 
-func (c *Catalogue) checkCounts(problems *Problems) {
-	if len(c.scopes) == 0 {
-		problems.add("", 0, "the catalogue has no scopes; add a .yaml file with scopes:")
-	}
-	if len(c.policies) == 0 {
-		problems.add("", 0, "the catalogue has no policies, so nothing would be permitted; add a .cedar file")
-	}
-	if len(c.scopes) > MaxScopes {
-		problems.add("", 0, "%d scopes are too many; at most %d", len(c.scopes), MaxScopes)
-	}
-	if len(c.policies) > MaxPolicies {
-		problems.add("", 0, "%d policies are too many; at most %d", len(c.policies), MaxPolicies)
-	}
-}
-
 func (c *Catalogue) readScopes(f File, problems *Problems) {
 	r := &reader{file: f.Name, top: "scopes", problems: problems}
-	root := r.parseYAML(f.Data)
-	if root == nil {
-		return
-	}
-	fields := r.mapping(root, "file", "scopes")
-	if fields == nil {
-		return
-	}
-	if fields["scopes"] == nil {
-		r.at(root, "scopes is missing; list the scopes under it")
-		return
-	}
-	for _, n := range r.list(fields["scopes"], "scopes") {
+	for _, n := range r.items(f.Data) {
 		d := r.scope(n)
 		if d == nil {
 			continue

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -48,6 +49,15 @@ func closed(needs []string, properties object) object {
 		out["required"] = needs
 	}
 	return out
+}
+
+// variant returns the schema of a mapping that one key tells apart from its siblings.
+func variant(key string, value any, needs, may []string, schemas object) object {
+	properties := object{key: object{"const": value}}
+	for _, name := range slices.Concat(needs, may) {
+		properties[name] = schemas[name]
+	}
+	return closed(slices.Concat([]string{key}, needs), properties)
 }
 
 func text(max int) object { return object{"type": "string", "minLength": 1, "maxLength": max} }
@@ -104,30 +114,22 @@ func scopeSchema() object {
 }
 
 func paramsSchema() object {
-	var types []object
-	for _, kind := range []ParamType{ParamString, ParamEnum, ParamInt, ParamBool} {
-		keys := paramKeys[kind]
-		properties := object{"type": object{"const": kind}}
-		for _, key := range append(append([]string{}, keys.needs...), keys.may...) {
-			properties[key] = paramKeySchemas()[key]
-		}
-		types = append(types, closed(append([]string{"type"}, keys.needs...), properties))
-	}
-	return object{
-		"type": "object", "maxProperties": maxParams, "additionalProperties": object{"oneOf": types},
-		"propertyNames": object{"pattern": paramSyntax.String(), "not": choice(cedarWords...)},
-	}
-}
-
-func paramKeySchemas() object {
 	value := matching(baselineSyntax)
 	value["maxLength"] = maxParamLength
-	return object{
+	keys := object{
 		"pattern":    described("An RE2 expression that must match the whole value.", text(maxPattern)),
 		"max_length": described("The maximum length in bytes.", whole(1, maxParamLength)),
 		"values":     object{"type": "array", "items": value, "minItems": 1, "maxItems": maxValues, "uniqueItems": true},
 		"min":        whole(-maxSafeInt, maxSafeInt),
 		"max":        whole(-maxSafeInt, maxSafeInt),
+	}
+	var types []object
+	for _, kind := range []ParamType{ParamString, ParamEnum, ParamInt, ParamBool} {
+		types = append(types, variant("type", kind, paramKeys[kind].needs, paramKeys[kind].may, keys))
+	}
+	return object{
+		"type": "object", "maxProperties": maxParams, "additionalProperties": object{"oneOf": types},
+		"propertyNames": object{"pattern": paramSyntax.String(), "not": choice(cedarWords...)},
 	}
 }
 
@@ -153,24 +155,12 @@ func limitSchema() object {
 }
 
 func credentialSchema() object {
-	var kinds []object
-	for _, kind := range credentialKinds() {
-		properties := object{"kind": object{"const": kind.name}}
-		for _, key := range append(append([]string{}, kind.needs...), kind.may...) {
-			properties[key] = credentialKeySchemas()[key]
-		}
-		kinds = append(kinds, closed(append([]string{"kind"}, kind.needs...), properties))
-	}
-	return object{"oneOf": kinds}
-}
-
-func credentialKeySchemas() object {
 	mount := matching(mountSyntax)
 	mount["maxLength"] = maxMount
 	rule := closed([]string{"path", "capabilities"}, object{
 		"path": rulePlace.schema(), "capabilities": object{"type": "array", "items": choice(capabilities...), "minItems": 1},
 	})
-	return object{
+	keys := object{
 		"audience":    described("The one audience of the token, an absolute URI.", text(maxAudience)),
 		"bind":        described("mtls: the token is valid only with the certificate that it was issued to, and expires with it. dpop: it is valid only with proofs by the key that requested it.", choice(BindNone, BindMTLS, BindDPoP)),
 		"uses":        described("1: the token is valid for one call. The first service that checks it uses it up.", whole(1, 1)),
@@ -188,6 +178,11 @@ func credentialKeySchemas() object {
 		"policy":      described("What the token allows.", listOf(rule, 1, maxRules)),
 		keyWithinSVID: described("The credential expires with the SVID at the latest.", flag()),
 	}
+	var kinds []object
+	for _, kind := range credentialKinds() {
+		kinds = append(kinds, variant("kind", kind.name, kind.needs, kind.may, keys))
+	}
+	return object{"oneOf": kinds}
 }
 
 func egressSchema() object {
@@ -222,18 +217,16 @@ func sendSchema() object {
 			name = matching(sendHeaderSyntax)
 		}
 		name["maxLength"] = maxSendText
-		properties := object{"as": object{"const": way.as}}
+		var may []string
 		if !way.whole {
-			properties["field"] = described("The member of the credential to send. Not for a JWT.", matching(dataKeySyntax))
+			may = []string{"field"}
 		}
-		for _, key := range way.needs {
-			properties[key] = object{
-				"name": name, "user": matching(sendUserSyntax),
-				"service": described("The AWS service that calls are signed for, such as s3.", matching(sendAWSSyntax)),
-				"region":  described("The AWS region of the service, such as eu-central-1.", matching(sendAWSSyntax)),
-			}[key]
-		}
-		ways = append(ways, closed(append([]string{"as"}, way.needs...), properties))
+		ways = append(ways, variant("as", way.as, way.needs, may, object{
+			"field": described("The member of the credential to send. Not for a JWT.", matching(dataKeySyntax)),
+			"name":  name, "user": matching(sendUserSyntax),
+			"service": described("The AWS service that calls are signed for, such as s3.", matching(sendAWSSyntax)),
+			"region":  described("The AWS region of the service, such as eu-central-1.", matching(sendAWSSyntax)),
+		}))
 	}
 	return object{"oneOf": ways}
 }

@@ -22,10 +22,6 @@ type Egress struct {
 	Databases []string
 }
 
-func (e Egress) clone() Egress {
-	return Egress{Hosts: slices.Clone(e.Hosts), Methods: slices.Clone(e.Methods), Paths: slices.Clone(e.Paths), Send: e.Send, Databases: slices.Clone(e.Databases)}
-}
-
 // Send defines how an egress gateway puts a credential into a call. The zero value sends a token as a bearer token.
 type Send struct {
 	As      string // one of the Send constants
@@ -82,22 +78,6 @@ var sendWays = []sendWay{
 // ofOneMember are the kinds of credentials that can be sent as one member.
 var ofOneMember = []string{KindJWT, KindVaultToken, KindKV, KindVault}
 
-func wayOf(as string) sendWay {
-	i := slices.IndexFunc(sendWays, func(way sendWay) bool { return way.as == as })
-	if i < 0 {
-		return sendWay{}
-	}
-	return sendWays[i]
-}
-
-func sendNames() []string {
-	var names []string
-	for _, way := range sendWays {
-		names = append(names, way.as)
-	}
-	return names
-}
-
 const maxSendText = 100
 
 var (
@@ -142,22 +122,18 @@ func refuseEgressPath(path string) string {
 	return ""
 }
 
-func (r *reader) egress(n *yaml.Node, of Scope) []Egress {
+func (r *reader) egress(n *yaml.Node, scope Scope) []Egress {
 	if n == nil {
 		return nil
 	}
-	kind := of.Credential.Kind
+	kind := scope.Credential.Kind
 	if kind != "" && kind != KindDatabase && !slices.Contains(senders, kind) {
 		r.at(n, "egress requires a credential that a call can carry, of kind %s, or a login, of kind database; remove it", either(senders))
 		return nil
 	}
-	items := r.list(n, "egress")
-	if n.Kind == yaml.SequenceNode && (len(items) == 0 || len(items) > maxEgress) {
-		r.at(n, "egress must list 1 to %d rules, such as %s; without egress, no gateway accepts a token of the scope", maxEgress, egressExample)
-		return nil
-	}
 	var out []Egress
-	for i, item := range items {
+	of := "rules, such as " + egressExample + "; without egress, no gateway accepts a token of the scope"
+	for i, item := range r.listOf(n, "egress", maxEgress, of) {
 		what := fmt.Sprintf("egress[%d]", i)
 		if kind == KindDatabase {
 			out = append(out, r.logins(item, what))
@@ -168,13 +144,19 @@ func (r *reader) egress(n *yaml.Node, of Scope) []Egress {
 			continue
 		}
 		out = append(out, Egress{
-			Hosts:   r.egressItems(item, fields, what+".hosts", r.host),
-			Methods: r.egressItems(item, fields, what+".methods", r.method),
+			Hosts: r.egressItems(item, fields, what+".hosts", r.host),
+			Methods: r.egressItems(item, fields, what+".methods", func(n *yaml.Node, what string) string {
+				text, ok := r.text(n, what)
+				if ok && (!methodSyntax.MatchString(text) || slices.Contains(refusedMethods, text)) {
+					r.at(n, "%s %q must be a method in upper case, such as GET, and not %s", what, text, either(refusedMethods))
+				}
+				return text
+			}),
 			Paths: r.egressItems(item, fields, what+".paths", func(n *yaml.Node, what string) string {
-				path, _ := r.template(n, what, &egressPlace, of.Params)
+				path, _ := r.template(n, what, &egressPlace, scope.Params)
 				return path
 			}),
-			Send: r.send(item, fields["send"], what+".send", of.Credential),
+			Send: r.send(item, fields["send"], what+".send", scope.Credential),
 		})
 	}
 	return out
@@ -212,13 +194,8 @@ func (r *reader) egressItems(rule *yaml.Node, fields map[string]*yaml.Node, what
 		r.at(rule, "%s is missing; example: %s", what, example)
 		return nil
 	}
-	items := r.list(n, what)
-	if n.Kind == yaml.SequenceNode && (len(items) == 0 || len(items) > maxEgressItems) {
-		r.at(n, "%s must list 1 to %d items", what, maxEgressItems)
-		return nil
-	}
 	var out []string
-	for i, item := range items {
+	for i, item := range r.listOf(n, what, maxEgressItems, "items") {
 		text := read(item, fmt.Sprintf("%s[%d]", what, i))
 		if slices.Contains(out, text) {
 			r.at(item, "%s: %q is listed twice", what, text)
@@ -243,14 +220,6 @@ func (r *reader) host(n *yaml.Node, what string) string {
 	return text
 }
 
-func (r *reader) method(n *yaml.Node, what string) string {
-	text, ok := r.text(n, what)
-	if ok && (!methodSyntax.MatchString(text) || slices.Contains(refusedMethods, text)) {
-		r.at(n, "%s %q must be a method in upper case, such as GET, and not %s", what, text, either(refusedMethods))
-	}
-	return text
-}
-
 // send reads how one rule sends the credential.
 func (r *reader) send(rule, n *yaml.Node, what string, of Credential) Send {
 	if n == nil {
@@ -267,19 +236,15 @@ func (r *reader) send(rule, n *yaml.Node, what string, of Credential) Send {
 	if fields == nil {
 		return Send{}
 	}
-	out := Send{As: r.oneOf(fields["as"], what+".as", sendNames()...)}
-	r.sendKeys(n, fields, what, wayOf(out.As))
-	out.Name = r.sendName(fields["name"], what+".name", out.As)
-	out.User = r.sendText(fields["user"], what+".user", sendUserSyntax)
-	out.Field = r.sendText(fields["field"], what+".field", dataKeySyntax)
-	out.Service = r.sendText(fields["service"], what+".service", sendAWSSyntax)
-	out.Region = r.sendText(fields["region"], what+".region", sendAWSSyntax)
-	r.sendOf(n, fields["field"], what, sending{out, of})
-	return out
-}
-
-// sendKeys reports keys that the way does not take, and keys that it needs but lacks.
-func (r *reader) sendKeys(n *yaml.Node, fields map[string]*yaml.Node, what string, way sendWay) {
+	var names []string
+	for _, way := range sendWays {
+		names = append(names, way.as)
+	}
+	as := r.oneOf(fields["as"], what+".as", names...)
+	var way sendWay // empty if as is unknown
+	if i := slices.Index(names, as); i >= 0 {
+		way = sendWays[i]
+	}
 	for _, key := range []string{"name", "user", "service", "region"} {
 		needed := slices.Contains(way.needs, key)
 		switch {
@@ -289,41 +254,37 @@ func (r *reader) sendKeys(n *yaml.Node, fields map[string]*yaml.Node, what strin
 			r.at(fields[key], "%s with as: %s does not take %s", what, way.as, key)
 		}
 	}
-}
-
-// sending is a credential with the way it is sent.
-type sending struct {
-	send Send
-	of   Credential
-}
-
-// sendOf checks that the way suits the credential.
-func (r *reader) sendOf(n, field *yaml.Node, what string, s sending) {
-	way := wayOf(s.send.As)
+	nameSyntax := sendQuerySyntax
+	if as == SendHeader {
+		nameSyntax = sendHeaderSyntax
+	}
+	out := Send{
+		As:      as,
+		Name:    r.sendText(fields["name"], what+".name", nameSyntax),
+		User:    r.sendText(fields["user"], what+".user", sendUserSyntax),
+		Field:   r.sendText(fields["field"], what+".field", dataKeySyntax),
+		Service: r.sendText(fields["service"], what+".service", sendAWSSyntax),
+		Region:  r.sendText(fields["region"], what+".region", sendAWSSyntax),
+	}
+	if as == SendHeader && slices.Contains(refusedHeaders, out.Name) {
+		r.at(fields["name"], "%s.name %q concerns the connection or the body and cannot carry a credential", what, out.Name)
+	}
+	// The way must suit the credential.
+	field := fields["field"]
 	switch {
-	case way.as == "" || s.of.Kind == "":
-	case !slices.Contains(way.kinds, s.of.Kind):
-		r.at(n, "%s with as: %s requires a credential of kind %s", what, way.as, either(way.kinds))
+	case way.as == "" || of.Kind == "":
+	case !slices.Contains(way.kinds, of.Kind):
+		r.at(n, "%s with as: %s requires a credential of kind %s", what, as, either(way.kinds))
 	case way.whole && field != nil:
-		r.at(field, "%s with as: %s does not take field: it uses fixed members of the credential", what, way.as)
-	case s.of.Kind == KindJWT && s.send.Field != "":
+		r.at(field, "%s with as: %s does not take field: it uses fixed members of the credential", what, as)
+	case of.Kind == KindJWT && out.Field != "":
 		r.at(field, "%s.field cannot be used with kind jwt, whose credential is the token itself", what)
-	case s.of.Kind == KindJWT && (s.of.Bind == BindMTLS || s.of.Bind == BindDPoP):
-		r.at(n, "%s cannot be used for a token with bind: %s, which only the holder of its key can use", what, s.of.Bind)
-	case s.of.Kind != KindJWT && !way.whole && field == nil:
+	case of.Kind == KindJWT && (of.Bind == BindMTLS || of.Bind == BindDPoP):
+		r.at(n, "%s cannot be used for a token with bind: %s, which only the holder of its key can use", what, of.Bind)
+	case of.Kind != KindJWT && !way.whole && field == nil:
 		r.at(n, "%s.field is missing: it names the member of the credential to send", what)
 	}
-}
-
-func (r *reader) sendName(n *yaml.Node, what, as string) string {
-	if as != SendHeader {
-		return r.sendText(n, what, sendQuerySyntax)
-	}
-	name := r.sendText(n, what, sendHeaderSyntax)
-	if slices.Contains(refusedHeaders, name) {
-		r.at(n, "%s %q concerns the connection or the body and cannot carry a credential", what, name)
-	}
-	return name
+	return out
 }
 
 func (r *reader) sendText(n *yaml.Node, what string, syntax *regexp.Regexp) string {

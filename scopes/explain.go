@@ -2,8 +2,6 @@ package scopes
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 )
@@ -13,7 +11,13 @@ import (
 func explain(ask Ask, d Decision, then Outcome) string {
 	sentences := []string{outcomeSentence(ask, d)}
 	if d.Outcome != Deny {
-		sentences = append(sentences, clampSentences(d.Clamps)...)
+		for _, clamp := range d.Clamps {
+			why := map[string]string{
+				BoundScopeMax: "the maximum of this scope", BoundSVID: "the remaining lifetime of the SVID",
+				BoundUser: "the remaining lifetime of the person's ID token", BoundBreakGlass: "the maximum for break-glass",
+			}[clamp.Bound]
+			sentences = append(sentences, fmt.Sprintf("The TTL was reduced from %s to %s, %s.", FormatDuration(clamp.From), FormatDuration(clamp.To), why))
+		}
 		if d.Scope.Credential.Static {
 			sentences = append(sentences, "The secret is static: Brevet cannot revoke it; only its owner can change it.")
 		}
@@ -71,21 +75,9 @@ func people(n int) string {
 	return fmt.Sprintf("%d people", n)
 }
 
-func clampSentences(clamps []Clamp) []string {
-	var out []string
-	for _, clamp := range clamps {
-		why := map[string]string{
-			BoundScopeMax: "the maximum of this scope", BoundSVID: "the remaining lifetime of the SVID",
-			BoundUser: "the remaining lifetime of the person's ID token", BoundBreakGlass: "the maximum for break-glass",
-		}[clamp.Bound]
-		out = append(out, fmt.Sprintf("The TTL was reduced from %s to %s, %s.", FormatDuration(clamp.From), FormatDuration(clamp.To), why))
-	}
-	return out
-}
-
 func hintSentence(ask, hint Ask, then Outcome) string {
 	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(hint.Params)) {
+	for _, name := range sortedKeys(hint.Params) {
 		if value := hint.Params[name]; hint.Scope != ask.Scope || fmt.Sprint(value) != fmt.Sprint(ask.Params[name]) {
 			parts = append(parts, fmt.Sprintf("%s=%v", name, value))
 		}

@@ -29,26 +29,8 @@ func (c *Catalogue) narrowest(ask Ask, denied Decision, decide func(Ask) (Decisi
 }
 
 // candidates yields requests from the nearest to the farthest: the same scope for a shorter time, the same scope with a
-// smaller number, then a related scope.
+// smaller number, then a related scope. Numbers and times are lowered to a threshold of a policy.
 func (c *Catalogue) candidates(ask Ask, denied Decision) iter.Seq[Ask] {
-	return func(yield func(Ask) bool) {
-		if denied.Scope != nil {
-			for smaller := range c.smaller(ask, denied) {
-				if !yield(smaller) {
-					return
-				}
-			}
-		}
-		for _, def := range c.related(ask.Scope, denied.Scope) {
-			if !yield(project(ask, def)) {
-				return
-			}
-		}
-	}
-}
-
-// smaller yields the same request with one number lowered to a threshold of a policy.
-func (c *Catalogue) smaller(ask Ask, denied Decision) iter.Seq[Ask] {
 	return func(yield func(Ask) bool) {
 		for _, seconds := range c.below("ttl", int64(denied.TTL/time.Second), 1) {
 			shorter := ask
@@ -57,22 +39,26 @@ func (c *Catalogue) smaller(ask Ask, denied Decision) iter.Seq[Ask] {
 				return
 			}
 		}
-		ttl := ask.TTL
-		if ttl != 0 {
-			ttl = denied.TTL
-		}
-		for _, name := range slices.Sorted(maps.Keys(denied.Params)) {
+		for _, name := range sortedKeys(denied.Params) {
 			value, ok := denied.Params[name].(int64)
 			if !ok {
 				continue
 			}
 			for _, n := range c.below("params."+name, value, denied.Scope.Params[name].Min) {
 				smaller := ask
-				smaller.Params, smaller.TTL = maps.Clone(denied.Params), ttl
+				smaller.Params = maps.Clone(denied.Params)
 				smaller.Params[name] = n
+				if ask.TTL != 0 {
+					smaller.TTL = denied.TTL
+				}
 				if !yield(smaller) {
 					return
 				}
+			}
+		}
+		for _, def := range c.related(ask.Scope, denied.Scope) {
+			if !yield(project(ask, def)) {
+				return
 			}
 		}
 	}
@@ -101,20 +87,21 @@ func (c *Catalogue) below(name string, value, lo int64) []int64 {
 // denied scope. If name is not a scope, a typing error counts as close too, and scopes with the least authority come
 // first among equally close ones.
 func (c *Catalogue) related(name string, denied *Scope) []*definition {
+	// A neighbour is nearer if away is smaller or, for equal away, if order is smaller.
+	type neighbour struct {
+		def         *definition
+		away, order int
+	}
 	var near []neighbour
 	for _, other := range c.names {
-		n := neighbour{def: c.scopes[other], shared: sharedSegments(name, other)}
-		rank := n.def.scope.Authority.Rank()
-		if denied == nil {
-			n.away, n.order = distance(name, other), rank
-			if n.shared > 0 || n.away <= maxTypo {
-				near = append(near, n)
+		def, shared := c.scopes[other], sharedSegments(name, other)
+		rank := def.scope.Authority.Rank()
+		if denied != nil {
+			if shared > 0 && other != name && rank <= denied.Authority.Rank() {
+				near = append(near, neighbour{def, -shared, -rank})
 			}
-			continue
-		}
-		n.away, n.order = -n.shared, -rank
-		if n.shared > 0 && other != name && rank <= denied.Authority.Rank() {
-			near = append(near, n)
+		} else if away := distance(name, other); shared > 0 || away <= maxTypo {
+			near = append(near, neighbour{def, away, rank})
 		}
 	}
 	slices.SortStableFunc(near, func(a, b neighbour) int {
@@ -125,14 +112,6 @@ func (c *Catalogue) related(name string, denied *Scope) []*definition {
 		out = append(out, n.def)
 	}
 	return out
-}
-
-// neighbour is a scope that the caller might have meant. It is nearer if away is smaller or, for equal away, if order is
-// smaller.
-type neighbour struct {
-	def         *definition
-	shared      int // leading segments in common with the name
-	away, order int
 }
 
 // project requests another scope with those parameters that it also has, and with the caller's key if the scope certifies
@@ -163,7 +142,7 @@ const maxTypo = 3
 // didYouMean returns the end of a sentence about an unknown name.
 func didYouMean(name string, known map[string]bool) string {
 	best, least := "", maxTypo+1
-	for _, k := range slices.Sorted(maps.Keys(known)) {
+	for _, k := range sortedKeys(known) {
 		if d := distance(name, k); d < least {
 			best, least = k, d
 		}

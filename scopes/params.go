@@ -3,7 +3,6 @@ package scopes
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -80,18 +79,21 @@ func flat(raw map[string]any) error {
 
 // accept checks the parameters of a request and returns them with one Go type per parameter type: string, int64 or bool.
 func (d *definition) accept(raw map[string]any) (map[string]any, *InvalidAsk) {
-	for _, name := range slices.Sorted(maps.Keys(raw)) {
+	for _, name := range sortedKeys(raw) {
 		if _, ok := d.scope.Params[name]; ok {
 			continue
 		}
-		field := "params"
+		field, takes := "params", "no parameters"
 		if paramSyntax.MatchString(name) {
 			field += "." + name
 		}
-		return nil, invalid(field, "is unknown; this scope takes %s", d.paramNames())
+		if len(d.scope.Params) > 0 {
+			takes = strings.Join(sortedKeys(d.scope.Params), ", ")
+		}
+		return nil, invalid(field, "is unknown; this scope takes %s", takes)
 	}
 	out := make(map[string]any, len(d.scope.Params))
-	for _, name := range slices.Sorted(maps.Keys(d.scope.Params)) {
+	for _, name := range sortedKeys(d.scope.Params) {
 		value, given := raw[name]
 		if !given {
 			return nil, invalid("params."+name, "is required")
@@ -120,22 +122,29 @@ func (p Param) widest() int {
 	return widest
 }
 
-func (d *definition) paramNames() string {
-	if len(d.scope.Params) == 0 {
-		return "no parameters"
-	}
-	return strings.Join(slices.Sorted(maps.Keys(d.scope.Params)), ", ")
-}
-
 // canonical returns the value in its Go type, or why it is refused.
 func (p Param) canonical(value any, pattern *regexp.Regexp) (any, string) {
 	switch p.Type {
 	case ParamString, ParamEnum:
 		s, ok := value.(string)
-		if !ok {
+		switch {
+		case !ok:
 			return nil, "must be a string"
+		case p.Type == ParamEnum && !slices.Contains(p.Values, s):
+			return nil, "must be one of " + strings.Join(p.Values, ", ")
+		case p.Type == ParamEnum:
+			return s, ""
+		// Check the length first: neither expression should process a megabyte.
+		case len(s) > p.MaxLength:
+			return nil, fmt.Sprintf("must be at most %d bytes long", p.MaxLength)
 		}
-		return s, p.refuseText(s, pattern)
+		if why := baseline(s); why != "" {
+			return nil, why
+		}
+		if !pattern.MatchString(s) {
+			return nil, "must match " + p.Pattern
+		}
+		return s, ""
 	case ParamInt:
 		n, ok := integral(value)
 		if !ok || n < p.Min || n > p.Max {
@@ -151,26 +160,6 @@ func (p Param) canonical(value any, pattern *regexp.Regexp) (any, string) {
 	default:
 		return nil, "has an unknown type"
 	}
-}
-
-func (p Param) refuseText(s string, pattern *regexp.Regexp) string {
-	if p.Type == ParamEnum {
-		if !slices.Contains(p.Values, s) {
-			return "must be one of " + strings.Join(p.Values, ", ")
-		}
-		return ""
-	}
-	// Check the length first: neither expression should process a megabyte.
-	if len(s) > p.MaxLength {
-		return fmt.Sprintf("must be at most %d bytes long", p.MaxLength)
-	}
-	if why := baseline(s); why != "" {
-		return why
-	}
-	if !pattern.MatchString(s) {
-		return "must match " + p.Pattern
-	}
-	return ""
 }
 
 // integral accepts the Go types in which JSON decoders return a whole number.
