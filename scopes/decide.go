@@ -1,6 +1,7 @@
 package scopes
 
 import (
+	"encoding/json"
 	"regexp"
 	"slices"
 	"strings"
@@ -255,6 +256,7 @@ func (c *Catalogue) decide(who Subject, ask Ask, sent keyProofs, now time.Time, 
 	return d, nil
 }
 
+// checkAsk applies to every request, including one for an unknown scope.
 func checkAsk(who Subject, ask Ask) error {
 	switch {
 	case who.ID.Path() == "" || len(who.ID.String()) > maxSPIFFEID:
@@ -270,7 +272,20 @@ func checkAsk(who Subject, ask Ask) error {
 	case len(ask.PublicKey) > maxKeyText:
 		return invalid("public_key", "must be at most %d bytes long", maxKeyText)
 	}
-	return boundParams(ask.Params)
+	total := 0
+	for name, value := range ask.Params {
+		total += len(name)
+		switch v := value.(type) {
+		case string:
+			total += len(v)
+		case json.Number:
+			total += len(v)
+		}
+	}
+	if total > maxParamBytes {
+		return invalid("params", "must not exceed %d bytes in total", maxParamBytes)
+	}
+	return nil
 }
 
 // EndsWithSVID reports whether the credential must end with the SVID. A JWT can be bound to a certificate only if the

@@ -99,6 +99,19 @@ func (p *place) schema() object {
 func scopeSchema() object {
 	name := matching(nameSyntax)
 	name["maxLength"] = maxName
+	approval := closed([]string{"group"}, object{
+		"group":       described("The group whose members may vote.", matching(groupSyntax)),
+		"quorum":      described("How many different people must approve. Default 1.", whole(1, maxQuorum)),
+		"expires":     described("How long the request waits for approval. Default "+FormatDuration(defaultApprovalWait)+".", duration()),
+		"break_glass": described("Another group. Two of its members can approve when the first group does not respond. The credential then lives at most 30 minutes.", matching(groupSyntax)),
+		"remember":    described("Whether an approval can be reused for the same request until the task ends.", choice(RememberNever, RememberTask)),
+		"passkey":     described("Whether the approver must sign what is approved with a passkey.", choice(PasskeyNever, PasskeyRequired)),
+	})
+	per, count := choice(limitPers...), whole(1, maxLimitCount)
+	limit := object{"oneOf": []object{
+		closed([]string{"per", "count", "window"}, object{"per": per, "count": count, "window": duration()}),
+		closed([]string{"per", "live"}, object{"per": per, "live": count}),
+	}}
 	return closed([]string{"name", "title", "authority", "resource", "ttl", "credential"}, object{
 		"name":       described("The name that requests and policies use, such as github.issues.read.", name),
 		"title":      described("A short description. Approvers see it.", text(maxTitle)),
@@ -106,8 +119,8 @@ func scopeSchema() object {
 		"params":     described("The parameters that a request must set.", paramsSchema()),
 		"resource":   described("The resource of a request, for policies: a template such as github:repo/{repo}.", resourcePlace.schema()),
 		"ttl":        described("The lifetime of the credential.", closed([]string{"default", "max"}, object{"default": duration(), "max": duration()})),
-		"approval":   described("Who can approve. Without it, a request that needs approval is denied.", approvalSchema()),
-		"limits":     described("How many credentials in a time window, or live at the same time.", listOf(limitSchema(), 0, maxLimits)),
+		"approval":   described("Who can approve. Without it, a request that needs approval is denied.", approval),
+		"limits":     described("How many credentials in a time window, or live at the same time.", listOf(limit, 0, maxLimits)),
 		"credential": described("The credential to create, and how.", credentialSchema()),
 		"egress":     described("The calls that a gateway allows with a credential of the scope. Without it, none.", listOf(egressSchema(), 1, maxEgress)),
 	})
@@ -131,27 +144,6 @@ func paramsSchema() object {
 		"type": "object", "maxProperties": maxParams, "additionalProperties": object{"oneOf": types},
 		"propertyNames": object{"pattern": paramSyntax.String(), "not": choice(cedarWords...)},
 	}
-}
-
-func approvalSchema() object {
-	return closed([]string{"group"}, object{
-		"group":   described("The group whose members may vote.", matching(groupSyntax)),
-		"quorum":  described("How many different people must approve. Default 1.", whole(1, maxQuorum)),
-		"expires": described("How long the request waits for approval. Default "+FormatDuration(defaultApprovalWait)+".", duration()),
-		"break_glass": described("Another group. Two of its members can approve when the first group does not respond. The credential then lives at most 30 minutes.",
-			matching(groupSyntax)),
-		"remember": described("Whether an approval can be reused for the same request until the task ends.", choice(RememberNever, RememberTask)),
-		"passkey": described("Whether the approver must sign what is approved with a passkey.",
-			choice(PasskeyNever, PasskeyRequired)),
-	})
-}
-
-func limitSchema() object {
-	per, count := choice(limitPers...), whole(1, maxLimitCount)
-	return object{"oneOf": []object{
-		closed([]string{"per", "count", "window"}, object{"per": per, "count": count, "window": duration()}),
-		closed([]string{"per", "live"}, object{"per": per, "live": count}),
-	}}
 }
 
 func credentialSchema() object {

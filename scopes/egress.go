@@ -126,81 +126,69 @@ func (r *reader) egress(n *yaml.Node, scope Scope) []Egress {
 	if n == nil {
 		return nil
 	}
-	kind := scope.Credential.Kind
-	if kind != "" && kind != KindDatabase && !slices.Contains(senders, kind) {
+	kind, keys := scope.Credential.Kind, []string{"hosts", "methods", "paths", "send"}
+	if kind == KindDatabase {
+		keys = []string{"hosts", "databases"}
+	} else if kind != "" && !slices.Contains(senders, kind) {
 		r.at(n, "egress requires a credential that a call can carry, of kind %s, or a login, of kind database; remove it", either(senders))
 		return nil
 	}
 	var out []Egress
 	of := "rules, such as " + egressExample + "; without egress, no gateway accepts a token of the scope"
 	for i, item := range r.listOf(n, "egress", maxEgress, of) {
-		what := fmt.Sprintf("egress[%d]", i)
-		if kind == KindDatabase {
-			out = append(out, r.logins(item, what))
-			continue
-		}
-		fields := r.mapping(item, what, "hosts", "methods", "paths", "send")
+		rule := fmt.Sprintf("egress[%d]", i)
+		fields := r.mapping(item, rule, keys...)
 		if fields == nil {
 			continue
 		}
+		items := func(key string, read func(n *yaml.Node, what string) string) []string {
+			n, what := fields[key], rule+"."+key
+			if n == nil {
+				example := egressExample
+				if key == "databases" {
+					example = loginsExample
+				}
+				r.at(item, "%s is missing; example: %s", what, example)
+				return nil
+			}
+			var out []string
+			for i, item := range r.listOf(n, what, maxEgressItems, "items") {
+				text := read(item, fmt.Sprintf("%s[%d]", what, i))
+				if slices.Contains(out, text) {
+					r.at(item, "%s: %q is listed twice", what, text)
+				}
+				out = append(out, text)
+			}
+			return out
+		}
+		if kind == KindDatabase {
+			out = append(out, Egress{
+				Hosts: items("hosts", func(n *yaml.Node, what string) string {
+					host := r.host(n, what)
+					if host != "" && (!strings.Contains(host, ":") || strings.HasPrefix(host, "*")) {
+						r.at(n, "%s %q must be one host name with its port, such as db.acme.example:5432", what, host)
+					}
+					return host
+				}),
+				Databases: items("databases", func(n *yaml.Node, what string) string { return r.sendText(n, what, databaseSyntax) }),
+			})
+			continue
+		}
 		out = append(out, Egress{
-			Hosts: r.egressItems(item, fields, what+".hosts", r.host),
-			Methods: r.egressItems(item, fields, what+".methods", func(n *yaml.Node, what string) string {
+			Hosts: items("hosts", r.host),
+			Methods: items("methods", func(n *yaml.Node, what string) string {
 				text, ok := r.text(n, what)
 				if ok && (!methodSyntax.MatchString(text) || slices.Contains(refusedMethods, text)) {
 					r.at(n, "%s %q must be a method in upper case, such as GET, and not %s", what, text, either(refusedMethods))
 				}
 				return text
 			}),
-			Paths: r.egressItems(item, fields, what+".paths", func(n *yaml.Node, what string) string {
+			Paths: items("paths", func(n *yaml.Node, what string) string {
 				path, _ := r.template(n, what, &egressPlace, scope.Params)
 				return path
 			}),
-			Send: r.send(item, fields["send"], what+".send", scope.Credential),
+			Send: r.send(item, fields["send"], rule+".send", scope.Credential),
 		})
-	}
-	return out
-}
-
-// logins reads an egress rule for databases.
-func (r *reader) logins(n *yaml.Node, what string) Egress {
-	fields := r.mapping(n, what, "hosts", "databases")
-	if fields == nil {
-		return Egress{}
-	}
-	return Egress{
-		Hosts: r.egressItems(n, fields, what+".hosts", func(n *yaml.Node, what string) string {
-			host := r.host(n, what)
-			if host != "" && (!strings.Contains(host, ":") || strings.HasPrefix(host, "*")) {
-				r.at(n, "%s %q must be one host name with its port, such as db.acme.example:5432", what, host)
-			}
-			return host
-		}),
-		Databases: r.egressItems(n, fields, what+".databases", func(n *yaml.Node, what string) string {
-			return r.sendText(n, what, databaseSyntax)
-		}),
-	}
-}
-
-// egressItems reads one list of a rule.
-func (r *reader) egressItems(rule *yaml.Node, fields map[string]*yaml.Node, what string, read func(*yaml.Node, string) string) []string {
-	_, key, _ := strings.Cut(what, ".")
-	n := fields[key]
-	if n == nil {
-		example := egressExample
-		if key == "databases" {
-			example = loginsExample
-		}
-		r.at(rule, "%s is missing; example: %s", what, example)
-		return nil
-	}
-	var out []string
-	for i, item := range r.listOf(n, what, maxEgressItems, "items") {
-		text := read(item, fmt.Sprintf("%s[%d]", what, i))
-		if slices.Contains(out, text) {
-			r.at(item, "%s: %q is listed twice", what, text)
-		}
-		out = append(out, text)
 	}
 	return out
 }

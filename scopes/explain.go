@@ -22,8 +22,24 @@ func explain(ask Ask, d Decision, then Outcome) string {
 			sentences = append(sentences, "The secret is static: Brevet cannot revoke it; only its owner can change it.")
 		}
 	}
-	if d.Narrowest != nil {
-		sentences = append(sentences, hintSentence(ask, *d.Narrowest, then))
+	if hint := d.Narrowest; hint != nil {
+		var parts []string
+		for _, name := range sortedKeys(hint.Params) {
+			if value := hint.Params[name]; hint.Scope != ask.Scope || fmt.Sprint(value) != fmt.Sprint(ask.Params[name]) {
+				parts = append(parts, fmt.Sprintf("%s=%v", name, value))
+			}
+		}
+		if hint.TTL >= time.Second && hint.TTL != ask.TTL {
+			parts = append(parts, "ttl="+FormatDuration(hint.TTL))
+		}
+		with := ""
+		if len(parts) > 0 {
+			with = " with " + strings.Join(parts, ", ")
+		}
+		if then == Pending {
+			with += ", which requires approval"
+		}
+		sentences = append(sentences, fmt.Sprintf("You could request %s%s.", hint.Scope, with))
 	}
 	return strings.Join(sentences, " ")
 }
@@ -73,26 +89,6 @@ func people(n int) string {
 		return "1 person"
 	}
 	return fmt.Sprintf("%d people", n)
-}
-
-func hintSentence(ask, hint Ask, then Outcome) string {
-	var parts []string
-	for _, name := range sortedKeys(hint.Params) {
-		if value := hint.Params[name]; hint.Scope != ask.Scope || fmt.Sprint(value) != fmt.Sprint(ask.Params[name]) {
-			parts = append(parts, fmt.Sprintf("%s=%v", name, value))
-		}
-	}
-	if hint.TTL >= time.Second && hint.TTL != ask.TTL {
-		parts = append(parts, "ttl="+FormatDuration(hint.TTL))
-	}
-	with := ""
-	if len(parts) > 0 {
-		with = " with " + strings.Join(parts, ", ")
-	}
-	if then == Pending {
-		with += ", which requires approval"
-	}
-	return fmt.Sprintf("You could request %s%s.", hint.Scope, with)
 }
 
 // FormatDuration writes whole seconds as people do: 5m, not 5m0s.

@@ -65,7 +65,18 @@ func (d *definition) grant(params map[string]any, ask Ask, sent keyProofs) (*Gra
 	case KindPKI:
 		g.Data, bad = r.certificate(params, csr, sent)
 	case KindSSH:
-		g.Data, bad = r.userCertificate(params, ask.PublicKey, sent)
+		principals, bad := renderAll(r.principals, params)
+		if bad != nil {
+			return nil, bad
+		}
+		if !sent.publicKey {
+			key, bad := parsePublicKey(ask.PublicKey)
+			if bad != nil {
+				return nil, bad
+			}
+			// No principal contains a comma, so joining them adds none (H55).
+			g.Data = map[string]string{"public_key": key, "valid_principals": strings.Join(principals, ","), "cert_type": "user"}
+		}
 	case KindVault:
 		g.Method = c.Method
 		if r.data != nil {
@@ -115,19 +126,6 @@ func (r recipe) certificate(params map[string]any, withCSR bool, sent keyProofs)
 	}
 	data["csr"] = csr.pem
 	return data, nil
-}
-
-func (r recipe) userCertificate(params map[string]any, publicKey string, sent keyProofs) (map[string]string, *InvalidAsk) {
-	principals, bad := renderAll(r.principals, params)
-	if bad != nil || sent.publicKey {
-		return nil, bad
-	}
-	key, bad := parsePublicKey(publicKey)
-	if bad != nil {
-		return nil, bad
-	}
-	// No principal contains a comma, so joining them adds none (H55).
-	return map[string]string{"public_key": key, "valid_principals": strings.Join(principals, ","), "cert_type": "user"}, nil
 }
 
 func renderAll(templates []template, params map[string]any) ([]string, *InvalidAsk) {

@@ -68,9 +68,6 @@ func (c *Catalogue) candidates(ask Ask, denied Decision) iter.Seq[Ask] {
 func (c *Catalogue) below(name string, value, lo int64) []int64 {
 	var out []int64
 	for _, at := range c.thresholds[name] {
-		if at > value || at < lo-1 {
-			continue
-		}
 		for _, n := range []int64{at - 1, at, at + 1} {
 			if n < value && n >= lo {
 				out = append(out, n)
@@ -138,20 +135,6 @@ func project(ask Ask, def *definition) Ask {
 
 // maxTypo is the edit distance up to which a known name counts as the intended one.
 const maxTypo = 3
-
-// didYouMean returns the end of a sentence about an unknown name.
-func didYouMean(name string, known map[string]bool) string {
-	best, least := "", maxTypo+1
-	for _, k := range sortedKeys(known) {
-		if d := distance(name, k); d < least {
-			best, least = k, d
-		}
-	}
-	if best == "" {
-		return "; use the name of a scope, a group such as github.*, or authority:read"
-	}
-	return "; did you mean " + best + "?"
-}
 
 // distance returns how many letters to change, add or remove to turn a into b. A name longer than any scope name gets the
 // maximum distance without comparison, to bound the work.

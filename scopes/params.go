@@ -47,24 +47,6 @@ func baseline(s string) string {
 	return ""
 }
 
-// boundParams applies to every request, including one for an unknown scope.
-func boundParams(raw map[string]any) error {
-	total := 0
-	for name, value := range raw {
-		total += len(name)
-		switch v := value.(type) {
-		case string:
-			total += len(v)
-		case json.Number:
-			total += len(v)
-		}
-	}
-	if total > maxParamBytes {
-		return invalid("params", "must not exceed %d bytes in total", maxParamBytes)
-	}
-	return nil
-}
-
 // flat rejects what no scope could accept. For a known scope, accept reports more precisely what is wrong.
 func flat(raw map[string]any) error {
 	for _, value := range raw {
@@ -109,15 +91,12 @@ func (d *definition) accept(raw map[string]any) (map[string]any, *InvalidAsk) {
 
 // widest returns the maximum length of a value in bytes.
 func (p Param) widest() int {
+	if p.Type == ParamString {
+		return p.MaxLength
+	}
 	widest := len("-9007199254740992")
-	switch p.Type {
-	case ParamString:
-		widest = p.MaxLength
-	case ParamEnum:
-		for _, value := range p.Values {
-			widest = max(widest, len(value))
-		}
-	case ParamInt, ParamBool:
+	for _, value := range p.Values {
+		widest = max(widest, len(value))
 	}
 	return widest
 }

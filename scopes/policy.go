@@ -48,12 +48,21 @@ type policy struct {
 	cedar *cedar.Policy
 }
 
+// cedarPosition finds the position in Cedar's error message, because its errors have no field for it.
+var cedarPosition = regexp.MustCompile(`^(?:parser error: )?(?:parse error at )?<input>:(\d+):\d+:? ?(?:"": )?`)
+
 // readPolicies parses one file. Cedar stops at the first mistake in the file.
 func readPolicies(f File, problems *Problems) []policy {
 	parsed, err := cedar.NewPolicyListFromBytes(f.Name, f.Data)
 	if err != nil {
-		line, what := cedarMistake(err)
-		problems.add(f.Name, line, "not a Cedar policy: %s", what)
+		if inner := errors.Unwrap(err); inner != nil {
+			err = inner
+		}
+		line := 0 // unknown
+		if m := cedarPosition.FindStringSubmatch(err.Error()); m != nil {
+			line, _ = strconv.Atoi(m[1]) // the expression matches only digits
+		}
+		problems.add(f.Name, line, "not a Cedar policy: %s", cedarPosition.ReplaceAllString(err.Error(), ""))
 		return nil
 	}
 	var out []policy
@@ -75,20 +84,6 @@ func readPolicies(f File, problems *Problems) []policy {
 		}
 	}
 	return out
-}
-
-// cedarPosition finds the position in Cedar's error message, because its errors have no field for it.
-var cedarPosition = regexp.MustCompile(`^(?:parser error: )?(?:parse error at )?<input>:(\d+):\d+:? ?(?:"": )?`)
-
-// cedarMistake returns the line of a mistake, 0 if it is unknown, and what is wrong.
-func cedarMistake(err error) (line int, what string) {
-	if inner := errors.Unwrap(err); inner != nil {
-		err = inner
-	}
-	if m := cedarPosition.FindStringSubmatch(err.Error()); m != nil {
-		line, _ = strconv.Atoi(m[1]) // the expression matches only digits
-	}
-	return line, cedarPosition.ReplaceAllString(err.Error(), "")
 }
 
 // policyText returns the first policy in text: up to the first semicolon outside strings and comments.
@@ -172,7 +167,13 @@ func (c *Catalogue) refuseLiteral(uid cedar.EntityUID, schema *schema) string {
 		}
 	case typeAction:
 		if !schema.actions[id] {
-			return uid.String() + " is neither a scope nor a group of scopes" + didYouMean(id, schema.actions)
+			advice, least := "use the name of a scope, a group such as github.*, or authority:read", maxTypo+1
+			for _, known := range sortedKeys(schema.actions) {
+				if d := distance(id, known); d < least {
+					advice, least = "did you mean "+known+"?", d
+				}
+			}
+			return uid.String() + " is neither a scope nor a group of scopes; " + advice
 		}
 	case typeResource:
 		if !slices.ContainsFunc(c.names, func(name string) bool { return c.scopes[name].shape.MatchString(id) }) {

@@ -92,11 +92,6 @@ type PolicyChange struct {
 	New    string `json:"new,omitzero"`
 }
 
-// Widens reports whether any part of the change widens reach, whatever the other parts do.
-func (s ScopeChange) Widens() bool {
-	return s.Reach == Widened || slices.ContainsFunc(s.Fields, func(f FieldChange) bool { return f.Reach == Widened })
-}
-
 // Summary counts scopes and policies together.
 type Summary struct {
 	Add     int `json:"add"`
@@ -126,7 +121,8 @@ func (d Diff) Summary() Summary {
 		}
 	}
 	for _, c := range d.Scopes {
-		count(c.Change, c.Reach, c.Widens())
+		widens := func(f FieldChange) bool { return f.Reach == Widened }
+		count(c.Change, c.Reach, c.Reach == Widened || slices.ContainsFunc(c.Fields, widens))
 	}
 	for _, c := range d.Policies {
 		count(c.Change, c.Reach, c.Reach == Widened)
