@@ -201,7 +201,14 @@ func (c *Catalogue) decide(who Subject, ask Ask, sent keyProofs, now time.Time, 
 	def, ok := c.scopes[ask.Scope]
 	if !ok {
 		d.Reason = ReasonUnknownScope
-		return d, flat(ask.Params)
+		for _, value := range ask.Params {
+			switch value.(type) {
+			case string, json.Number, bool, float64, int64, int:
+			default:
+				return d, invalid("params", "must be strings, numbers or booleans") // no scope could accept them
+			}
+		}
+		return d, nil
 	}
 	params, bad := def.accept(ask.Params)
 	if bad != nil {

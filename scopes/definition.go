@@ -21,12 +21,14 @@ const (
 	maxParams   = 32
 	maxValues   = 100
 	maxQuorum   = 10
-)
 
-const (
 	maxDuration                          = 24 * time.Hour // for every duration in a catalogue
 	minTTL                               = time.Second
 	minApprovalWait, defaultApprovalWait = time.Minute, 10 * time.Minute
+
+	maxLimits      = 6 // a rate and a live count for each per
+	maxLimitCount  = 1_000_000
+	minLimitWindow = time.Second
 )
 
 var (
@@ -89,7 +91,11 @@ func (r *reader) scope(n *yaml.Node) *definition {
 	}
 	d.scope.Params = r.params(fields["params"], d.patterns)
 	d.scope.Resource, d.resource = r.template(fields["resource"], "resource", &resourcePlace, d.scope.Params)
-	d.shape = d.resource.shape()
+	var quoted []string
+	for _, literal := range d.resource.literals {
+		quoted = append(quoted, regexp.QuoteMeta(literal))
+	}
+	d.shape = regexp.MustCompile("^" + strings.Join(quoted, "(?:.+)") + "$") // with any values
 	d.scope.TTL = r.ttl(fields["ttl"])
 	d.scope.Approval = r.approval(fields["approval"])
 	d.scope.Limits = r.limits(fields["limits"])
@@ -178,12 +184,6 @@ func (r *reader) group(n *yaml.Node, what string) string {
 	}
 	return group
 }
-
-const (
-	maxLimits      = 6 // a rate and a live count for each per
-	maxLimitCount  = 1_000_000
-	minLimitWindow = time.Second
-)
 
 var limitPers = []string{PerSandbox, PerTask, PerTrustDomain}
 

@@ -45,6 +45,7 @@ const (
 const (
 	maxEgress      = 16 // rules per scope
 	maxEgressItems = 32 // hosts, methods or paths per rule
+	maxSendText    = 100
 	maxHost        = maxDNSName + len(":65535")
 	loginsExample  = "{hosts: ['db.acme.example:5432'], databases: [orders]}"
 	egressExample  = "{hosts: [api.github.com], methods: [GET], paths: ['/repos/{repo}/issues']}"
@@ -55,6 +56,11 @@ var (
 	hostSyntax     = regexp.MustCompile(`^(\*\.[a-z0-9-]+\.)?[a-z0-9-]+(\.[a-z0-9-]+)*(:[1-9][0-9]{0,4})?$`)
 	databaseSyntax = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$`)
 	methodSyntax   = regexp.MustCompile(`^[A-Z]+(-[A-Z]+)*$`)
+
+	sendUserSyntax   = regexp.MustCompile(`^[A-Za-z0-9._@+-]{1,100}$`)
+	sendHeaderSyntax = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
+	sendQuerySyntax  = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+	sendAWSSyntax    = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 )
 
 // sendWay is one way as a catalogue writes it.
@@ -77,15 +83,6 @@ var sendWays = []sendWay{
 
 // ofOneMember are the kinds of credentials that can be sent as one member.
 var ofOneMember = []string{KindJWT, KindVaultToken, KindKV, KindVault}
-
-const maxSendText = 100
-
-var (
-	sendUserSyntax   = regexp.MustCompile(`^[A-Za-z0-9._@+-]{1,100}$`)
-	sendHeaderSyntax = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
-	sendQuerySyntax  = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
-	sendAWSSyntax    = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
-)
 
 // refusedHeaders concern the connection, the body or the sandbox, and do not identify the caller.
 var refusedHeaders = []string{

@@ -255,7 +255,7 @@ func (d *definition) combinations() []map[string]any {
 	return out
 }
 
-// all returns every value of an enum, bool or int parameter.
+// all returns the values of an enum, bool or int parameter, as many as a scope may have policies and one more.
 func (p Param) all() []any {
 	var out []any
 	switch p.Type {
@@ -266,7 +266,7 @@ func (p Param) all() []any {
 	case ParamBool:
 		out = []any{false, true}
 	case ParamInt:
-		for n := p.Min; n <= p.Max; n++ {
+		for n := p.Min; n <= p.Max && len(out) <= maxTokenPolicies; n++ {
 			out = append(out, n)
 		}
 	case ParamString:
@@ -274,31 +274,15 @@ func (p Param) all() []any {
 	return out
 }
 
-// size returns the number of values that all returns.
-func (p Param) size() int64 {
-	switch p.Type {
-	case ParamEnum:
-		return int64(len(p.Values))
-	case ParamBool:
-		return 2
-	case ParamInt:
-		return p.Max - p.Min + 1
-	default:
-		return 0
-	}
-}
-
 // checkTokenPolicies builds every policy of a scope once, so that none fails later.
 func (r *reader) checkTokenPolicies(n *yaml.Node, d *definition) {
-	count := int64(1)
+	count := 1
 	for _, name := range d.recipe.ruleParams() {
-		// Divide, so that the product does not overflow.
-		size := d.scope.Params[name].size()
-		if size > maxTokenPolicies/count {
+		count *= max(len(d.scope.Params[name].all()), 1) // 0 has been reported: a string, or no values
+		if count > maxTokenPolicies {
 			r.at(n, "credential.policy: the values of its parameters have more than %d combinations; each is a policy in Vault", maxTokenPolicies)
 			return
 		}
-		count *= max(size, 1) // 0 has been reported: a string, or no values
 	}
 	texts := map[string]string{}
 	for _, params := range d.combinations() {

@@ -56,8 +56,29 @@ func (c *Catalogue) candidates(ask Ask, denied Decision) iter.Seq[Ask] {
 				}
 			}
 		}
-		for _, def := range c.related(ask.Scope, denied.Scope) {
-			if !yield(project(ask, def)) {
+		// A related scope has no more authority than the denied one. If the name is not a scope, a typing error counts as
+		// close too, and scopes with the least authority come first among equally close ones.
+		type neighbour struct {
+			def         *definition
+			away, order int
+		}
+		var near []neighbour
+		for _, name := range c.names {
+			def, shared := c.scopes[name], sharedSegments(ask.Scope, name)
+			rank := def.scope.Authority.Rank()
+			if denied.Scope != nil {
+				if shared > 0 && name != ask.Scope && rank <= denied.Scope.Authority.Rank() {
+					near = append(near, neighbour{def, -shared, -rank})
+				}
+			} else if away := distance(ask.Scope, name); shared > 0 || away <= maxTypo {
+				near = append(near, neighbour{def, away, rank})
+			}
+		}
+		slices.SortStableFunc(near, func(a, b neighbour) int {
+			return cmp.Or(cmp.Compare(a.away, b.away), cmp.Compare(a.order, b.order))
+		})
+		for _, n := range near {
+			if !yield(project(ask, n.def)) {
 				return
 			}
 		}
@@ -77,37 +98,6 @@ func (c *Catalogue) below(name string, value, lo int64) []int64 {
 	slices.Sort(out)
 	out = slices.Compact(out)
 	slices.Reverse(out)
-	return out
-}
-
-// related returns the scopes whose names are close to name, the nearest first. They have no more authority than the
-// denied scope. If name is not a scope, a typing error counts as close too, and scopes with the least authority come
-// first among equally close ones.
-func (c *Catalogue) related(name string, denied *Scope) []*definition {
-	// A neighbour is nearer if away is smaller or, for equal away, if order is smaller.
-	type neighbour struct {
-		def         *definition
-		away, order int
-	}
-	var near []neighbour
-	for _, other := range c.names {
-		def, shared := c.scopes[other], sharedSegments(name, other)
-		rank := def.scope.Authority.Rank()
-		if denied != nil {
-			if shared > 0 && other != name && rank <= denied.Authority.Rank() {
-				near = append(near, neighbour{def, -shared, -rank})
-			}
-		} else if away := distance(name, other); shared > 0 || away <= maxTypo {
-			near = append(near, neighbour{def, away, rank})
-		}
-	}
-	slices.SortStableFunc(near, func(a, b neighbour) int {
-		return cmp.Or(cmp.Compare(a.away, b.away), cmp.Compare(a.order, b.order))
-	})
-	out := make([]*definition, 0, maxTries)
-	for _, n := range near[:min(len(near), maxTries)] {
-		out = append(out, n.def)
-	}
 	return out
 }
 

@@ -155,7 +155,18 @@ func (o outlook) condition(n ast.IsNode) truth {
 			return known(has)
 		}
 	}
-	if ofAsk(n) {
+	// An expression that depends on more than the sandbox, the scope, and whether people approved the request may hold or not.
+	more := false
+	ast.Inspect(ast.NewNode(n), func(n ast.IsNode) bool {
+		access, ok := n.(ast.NodeTypeAccess)
+		if ok && isContext(access.Arg) && access.Value == "approved" {
+			return false
+		}
+		v, ok := n.(ast.NodeTypeVariable)
+		more = more || ok && (v.Name == "context" || v.Name == "resource")
+		return true
+	})
+	if more {
 		return unknown
 	}
 	value, err := eval.Eval(n, o.env)
@@ -163,21 +174,4 @@ func (o outlook) condition(n ast.IsNode) truth {
 		return known(bool(holds))
 	}
 	return unknown
-}
-
-// ofAsk reports whether an expression depends on more than the sandbox, the scope, and whether people approved the
-// request.
-func ofAsk(n ast.IsNode) bool {
-	found := false
-	ast.Inspect(ast.NewNode(n), func(n ast.IsNode) bool {
-		access, ok := n.(ast.NodeTypeAccess)
-		if ok && isContext(access.Arg) && access.Value == "approved" {
-			return false
-		}
-		if v, ok := n.(ast.NodeTypeVariable); ok && (v.Name == "context" || v.Name == "resource") {
-			found = true
-		}
-		return true
-	})
-	return found
 }

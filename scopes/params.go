@@ -47,18 +47,6 @@ func baseline(s string) string {
 	return ""
 }
 
-// flat rejects what no scope could accept. For a known scope, accept reports more precisely what is wrong.
-func flat(raw map[string]any) error {
-	for _, value := range raw {
-		switch value.(type) {
-		case string, json.Number, bool, float64, int64, int:
-		default:
-			return invalid("params", "must be strings, numbers or booleans")
-		}
-	}
-	return nil
-}
-
 // accept checks the parameters of a request and returns them with one Go type per parameter type: string, int64 or bool.
 func (d *definition) accept(raw map[string]any) (map[string]any, *InvalidAsk) {
 	for _, name := range sortedKeys(raw) {

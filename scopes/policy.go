@@ -89,6 +89,7 @@ func readPolicies(f File, problems *Problems) []policy {
 // policyText returns the first policy in text: up to the first semicolon outside strings and comments.
 func policyText(text string) string {
 	for i := 0; i < len(text); i++ {
+		end := "" // of a comment
 		switch {
 		case text[i] == ';':
 			return text[:i+1]
@@ -99,20 +100,19 @@ func policyText(text string) string {
 				}
 			}
 		case strings.HasPrefix(text[i:], "//"):
-			i += endAfter(text[i:], "\n") - 1
+			end = "\n"
 		case strings.HasPrefix(text[i:], "/*"):
-			i += endAfter(text[i:], "*/") - 1
+			end = "*/"
+		}
+		if end != "" {
+			at := strings.Index(text[i+1:], end)
+			if at < 0 {
+				return text
+			}
+			i += at + len(end)
 		}
 	}
 	return text
-}
-
-func endAfter(text, end string) int {
-	before, _, found := strings.Cut(text[1:], end)
-	if !found {
-		return len(text)
-	}
-	return 1 + len(before) + len(end)
 }
 
 // checkPolicies checks every policy against the schema of the scopes.

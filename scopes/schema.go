@@ -37,7 +37,32 @@ func newSchema(c *Catalogue) *schema {
 		s.validate = refuseAll(err)
 		return s
 	}
-	s.validate = c.validation(whole)
+	// Check each policy against the part of the schema that concerns it. The validator tries every action of its schema with
+	// every policy, and with a thousand scopes nearly all of that work would be wasted.
+	members := map[cedar.EntityUID][]string{}
+	for _, name := range c.names {
+		def := c.scopes[name]
+		members[def.action] = append(members[def.action], name)
+		for group := range def.parents.All() {
+			members[group] = append(members[group], name)
+		}
+	}
+	checks := map[string]func(policy) []string{}
+	s.validate = func(p policy) []string {
+		key, head, named := "", headLiterals(p.tree().Action), []cedar.EntityUID(nil)
+		if len(head) > 0 {
+			named = slices.Concat(head, p.conditionLiterals())
+			key = fmt.Sprint(head, named)
+		}
+		if checks[key] == nil {
+			tree := whole
+			if len(head) > 0 {
+				tree = c.part(head, named, members)
+			}
+			checks[key] = compileSchema(tree)
+		}
+		return checks[key](p)
+	}
 	return s
 }
 
@@ -53,35 +78,6 @@ func newTree() *ast.Schema {
 		tree.Actions[cedar.String(authorityPrefix+string(a))] = ast.Action{}
 	}
 	return tree
-}
-
-// validation checks a policy against the part of the schema that concerns it. The validator tries every action of its
-// schema with every policy, and with a thousand scopes nearly all of that work would be wasted.
-func (c *Catalogue) validation(whole *ast.Schema) func(policy) []string {
-	members := map[cedar.EntityUID][]string{}
-	for _, name := range c.names {
-		def := c.scopes[name]
-		members[def.action] = append(members[def.action], name)
-		for group := range def.parents.All() {
-			members[group] = append(members[group], name)
-		}
-	}
-	checks := map[string]func(policy) []string{}
-	return func(p policy) []string {
-		key, head, named := "", headLiterals(p.tree().Action), []cedar.EntityUID(nil)
-		if len(head) > 0 {
-			named = slices.Concat(head, p.conditionLiterals())
-			key = fmt.Sprint(head, named)
-		}
-		if checks[key] == nil {
-			tree := whole
-			if len(head) > 0 {
-				tree = c.part(head, named, members)
-			}
-			checks[key] = compileSchema(tree)
-		}
-		return checks[key](p)
-	}
 }
 
 // part returns the schema of the scopes that the head matches. It also contains the other actions that the policy names,

@@ -151,16 +151,6 @@ func couldMatch(re *syntax.Regexp, c rune) bool {
 	}
 }
 
-// shape returns an expression that every rendering of the template matches. It allows any value, so it never rejects
-// something that can be rendered.
-func (t template) shape() *regexp.Regexp {
-	quoted := make([]string, len(t.literals))
-	for i, literal := range t.literals {
-		quoted[i] = regexp.QuoteMeta(literal)
-	}
-	return regexp.MustCompile("^" + strings.Join(quoted, "(?:.+)") + "$")
-}
-
 // The places that templates fill, and what each may contain. Where a value is part of a path of Vault, it never contains a
 // slash, so it stays within its own segment whatever the admin's pattern allows (H52 to H54).
 

@@ -236,11 +236,7 @@ func byPath(rules []scopes.Rule) map[string][]string {
 	for _, r := range rules {
 		out[r.Path] = append(out[r.Path], r.Capabilities...)
 	}
-	for path, may := range maps.All(out) {
-		slices.Sort(may)
-		out[path] = slices.Compact(may)
-	}
-	return out
+	return asSets(out)
 }
 
 // egress compares egress rules. The rules together define what is allowed, so each call is compared by itself, whichever
@@ -266,11 +262,15 @@ func byHost(rules []scopes.Egress) map[string][]string {
 			}
 		}
 	}
-	for host, calls := range maps.All(out) {
-		slices.Sort(calls)
-		out[host] = slices.Compact(calls)
+	return asSets(out)
+}
+
+func asSets(lists map[string][]string) map[string][]string {
+	for key, list := range lists {
+		slices.Sort(list)
+		lists[key] = slices.Compact(list)
 	}
-	return out
+	return lists
 }
 
 // describeSend describes how s differs from a rule without send.
