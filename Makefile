@@ -7,7 +7,7 @@ LDFLAGS := -s -w
 LONG   := ./internal/httpapi ./internal/ledger/... ./cmd/brevet ./internal/egress ./internal/console
 # The packages that serve callers concurrently: `make race` runs their tests with the race detector.
 RACE   := ./internal/httpapi ./internal/ledger/... ./internal/egress ./internal/console ./internal/mint ./internal/notify/... ./attest ./broker \
-	./client ./resourceserver ./scopes ./internal/audit ./internal/dpop ./internal/people ./internal/ratelimit ./internal/token ./internal/tokencache
+	./client ./resourceserver ./scopes/... ./internal/audit ./internal/dpop ./internal/people ./internal/ratelimit ./internal/token ./internal/tokencache
 # Tests that `make test` leaves to suites: those in a browser to `make e2e`, those of speed to `make speed`.
 BROWSER := ^TestBrowser
 SPEED   := Fast$$
@@ -170,7 +170,7 @@ bench: ready ## Measure what a credential costs, compared with a plain Vault log
 
 .PHONY: bench-parts
 bench-parts: deps ## Time the decision, the append, one request, a replay and a verification (minutes)
-	$(GO) test -run '^$$' -bench . -benchtime 2s ./scopes ./internal/ledger ./internal/httpapi
+	$(GO) test -run '^$$' -bench . -benchtime 2s ./scopes/... ./internal/ledger ./internal/httpapi
 	$(GO) test -run '^$$' -bench Replay -benchtime 1x -timeout 30m ./cmd/brevet
 	$(GO) test -run '^$$' -bench Verify -benchtime 1x -timeout 30m ./tests/tamper
 

@@ -9,6 +9,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/egressrule"
 )
 
 // PresentedToken is a verified token that a caller has presented.
@@ -88,7 +89,7 @@ func (b *Broker) Alive(ctx context.Context, v *View) (bool, error) {
 // If the token is bound to a key, the caller has proved that it holds this key.
 type Passage struct {
 	PresentedToken
-	Call scopes.Call
+	Call egressrule.Call
 	// Proof is the verified DPoP proof of the call. It is zero if the caller sent none. Allowing the call uses it up.
 	Proof dpop.Proof
 	// By is the gateway. If Brevet allows the call and the token is one-shot, it records that the gateway has used the token.
@@ -141,7 +142,7 @@ func opens(by *scopes.Catalogue, p Passage) error {
 	if !ok || scope.Credential.Kind != scopes.KindJWT || scope.Credential.Audience != p.Token.Audience {
 		return &NotOpened{Why: "the scope of the token is no longer in the catalogue, or has another audience"}
 	}
-	if ok, why := scopes.Allowed(scope.Egress, p.Token.Details[0].Params, p.Call); !ok {
+	if ok, why := egressrule.Allowed(scope.Egress, p.Token.Details[0].Params, p.Call); !ok {
 		return &NotOpened{Why: why}
 	}
 	return nil

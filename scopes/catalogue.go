@@ -38,7 +38,7 @@ type Catalogue struct {
 	digest     string
 	scopes     map[string]*definition
 	names      []string // sorted
-	policies   policies // sorted by id
+	policies   []policy // sorted by id
 	index      index    // into policies
 	schema     string
 	thresholds map[string][]int64 // see hint.go
@@ -58,9 +58,28 @@ func Load(files []File) (*Catalogue, error) {
 		}
 	}
 	c.names = slices.Sorted(maps.Keys(c.scopes))
-	c.policies.sort(&problems)
+	slices.SortStableFunc(c.policies, func(a, b policy) int { return strings.Compare(a.ID, b.ID) })
+	first := 0
+	for i, p := range c.policies {
+		if c.policies[first].ID != p.ID {
+			first = i
+		} else if i > first {
+			problems.add(p.File, p.Line, "policy @id %q is used twice; the first is at %s:%d", p.ID, c.policies[first].File, c.policies[first].Line)
+		}
+	}
 	if len(problems) == 0 {
-		c.checkCounts(&problems)
+		if len(c.scopes) == 0 {
+			problems.add("", 0, "the catalogue has no scopes; add a .yaml file with scopes:")
+		}
+		if len(c.policies) == 0 {
+			problems.add("", 0, "the catalogue has no policies, so nothing would be permitted; add a .cedar file")
+		}
+		if len(c.scopes) > MaxScopes {
+			problems.add("", 0, "%d scopes are too many; at most %d", len(c.scopes), MaxScopes)
+		}
+		if len(c.policies) > MaxPolicies {
+			problems.add("", 0, "%d policies are too many; at most %d", len(c.policies), MaxPolicies)
+		}
 	}
 	if len(problems) == 0 {
 		c.checkPolicies(&problems)
@@ -68,7 +87,7 @@ func Load(files []File) (*Catalogue, error) {
 	if err := problems.err(); err != nil {
 		return nil, err
 	}
-	c.thresholds, c.index = c.policies.thresholds(), newIndex(c.policies)
+	c.thresholds, c.index = findThresholds(c.policies), newIndex(c.policies)
 	return c, nil
 }
 
@@ -172,36 +191,9 @@ func checkFiles(files []File, problems *Problems) []File {
 	return out
 }
 
-func (c *Catalogue) checkCounts(problems *Problems) {
-	if len(c.scopes) == 0 {
-		problems.add("", 0, "the catalogue has no scopes; add a .yaml file with scopes:")
-	}
-	if len(c.policies) == 0 {
-		problems.add("", 0, "the catalogue has no policies, so nothing would be permitted; add a .cedar file")
-	}
-	if len(c.scopes) > MaxScopes {
-		problems.add("", 0, "%d scopes are too many; at most %d", len(c.scopes), MaxScopes)
-	}
-	if len(c.policies) > MaxPolicies {
-		problems.add("", 0, "%d policies are too many; at most %d", len(c.policies), MaxPolicies)
-	}
-}
-
 func (c *Catalogue) readScopes(f File, problems *Problems) {
 	r := &reader{file: f.Name, top: "scopes", problems: problems}
-	root := r.parseYAML(f.Data)
-	if root == nil {
-		return
-	}
-	fields := r.mapping(root, "file", "scopes")
-	if fields == nil {
-		return
-	}
-	if fields["scopes"] == nil {
-		r.at(root, "scopes is missing; list the scopes under it")
-		return
-	}
-	for _, n := range r.list(fields["scopes"], "scopes") {
+	for _, n := range r.items(f.Data) {
 		d := r.scope(n)
 		if d == nil {
 			continue
@@ -242,15 +234,6 @@ func (c *Catalogue) Scopes() []*Scope {
 	out := make([]*Scope, len(c.names))
 	for i, name := range c.names {
 		out[i] = c.scopes[name].scope.clone()
-	}
-	return out
-}
-
-// Policies returns the ids of all policies, sorted.
-func (c *Catalogue) Policies() []string {
-	out := make([]string, len(c.policies))
-	for i, p := range c.policies {
-		out[i] = p.id
 	}
 	return out
 }

@@ -74,7 +74,6 @@ func credentialKinds() []credentialKind {
 // credentialReader reads the credential of one scope.
 type credentialReader struct {
 	*reader
-	node   *yaml.Node
 	fields map[string]*yaml.Node
 	params map[string]Param
 	out    Credential
@@ -95,78 +94,112 @@ func (r *reader) credential(n *yaml.Node, params map[string]Param) (Credential, 
 		return Credential{}, recipe{}
 	}
 	name, ok := r.text(fields["kind"], "credential.kind")
+	if !ok {
+		return Credential{}, recipe{}
+	}
 	i := slices.IndexFunc(kinds, func(k credentialKind) bool { return k.name == name })
-	if !ok || i < 0 {
+	if i < 0 {
 		var names []string
 		for _, k := range kinds {
 			names = append(names, k.name)
 		}
-		if ok {
-			r.at(fields["kind"], "credential.kind %q is unknown; choose %s", name, either(names))
-		}
+		r.at(fields["kind"], "credential.kind %q is unknown; choose %s", name, either(names))
 		return Credential{}, recipe{}
 	}
-	return r.credentialOf(kinds[i], &credentialReader{reader: r, node: n, fields: fields, params: params})
-}
-
-func (k credentialKind) keys() []string { return slices.Concat([]string{"kind"}, k.needs, k.may) }
-
-func (r *reader) credentialOf(kind credentialKind, c *credentialReader) (Credential, recipe) {
-	r.onlyKeys(c.node, "credential of kind "+kind.name, kind.keys())
+	kind := kinds[i]
+	r.onlyKeys(n, "credential of kind "+name, slices.Concat([]string{"kind"}, kind.needs, kind.may))
 	for _, key := range kind.needs {
-		if c.fields[key] == nil {
-			r.at(c.node, "credential of kind %s: %s is missing; example: %s", kind.name, key, kind.example)
+		if fields[key] == nil {
+			r.at(n, "credential of kind %s: %s is missing; example: %s", name, key, kind.example)
 			return Credential{}, recipe{}
 		}
 	}
-	c.out.Kind = kind.name
-	c.out.WithinSVID = r.flag(c.fields[keyWithinSVID], "credential."+keyWithinSVID)
+	c := &credentialReader{reader: r, fields: fields, params: params}
+	c.out.Kind = name
+	c.out.WithinSVID = r.flag(fields[keyWithinSVID], "credential."+keyWithinSVID)
 	kind.read(c)
 	return c.out, c.recipe
 }
 
 func (c *credentialReader) jwt() {
-	c.out.Audience = c.audience(c.fields["audience"])
-	c.out.Bind = c.oneOf(c.fields["bind"], "credential.bind", BindNone, BindMTLS, BindDPoP)
-	if n := c.fields["uses"]; n != nil {
-		_, c.out.OneShot = c.integer(n, "credential.uses", 1, 1)
+	audience, ok := c.text(c.fields["audience"], "credential.audience")
+	u, err := url.Parse(audience)
+	unclear := func(c rune) bool { return c <= ' ' || c > '~' || c == '#' }
+	if ok && (err != nil || !u.IsAbs() || (u.Host == "" && u.Opaque == "") || u.User != nil ||
+		len(audience) > maxAudience || strings.ContainsFunc(audience, unclear)) {
+		c.at(c.fields["audience"], "credential.audience must be an absolute URI without fragment or user, such as https://gateway.example")
 	}
+	c.out.Audience = audience
+	c.out.Bind = c.oneOf(c.fields["bind"], "credential.bind", BindNone, BindMTLS, BindDPoP)
+	_, c.out.OneShot = c.integer(c.fields["uses"], "credential.uses", 1, 1)
 	c.out.StatusList = c.flag(c.fields["status_list"], "credential.status_list")
 }
 
-func (r *reader) audience(n *yaml.Node) string {
-	text, ok := r.text(n, "credential.audience")
-	if !ok {
-		return ""
+func (c *credentialReader) vaultToken() {
+	for i, item := range c.listOf(c.fields["policy"], "credential.policy", maxRules, "paths") {
+		what := fmt.Sprintf("credential.policy[%d]", i)
+		fields := c.mapping(item, what, "path", "capabilities")
+		if fields == nil {
+			continue
+		}
+		if fields["path"] == nil || fields["capabilities"] == nil {
+			c.at(item, "%s needs path and capabilities, such as {path: 'secret/data/agents/{agent}', capabilities: [read]}", what)
+			continue
+		}
+		text, t := c.template(fields["path"], what+".path", &rulePlace, c.params)
+		for _, name := range t.names {
+			if c.params[name].Type == ParamString {
+				c.at(fields["path"], "%s.path has {%s}, a string; the paths of a token may contain only enum, int and bool parameters", what, name)
+			}
+		}
+		// agents/{agent}* would match every agent whose name starts with the same text.
+		if last := text[strings.LastIndexByte(text, '/')+1:]; strings.HasSuffix(last, "*") && strings.Contains(last, "{") {
+			c.at(fields["path"], "%s.path has a parameter and a * in one segment; put a / between them", what)
+		}
+		if slices.ContainsFunc(c.out.Policy, func(r Rule) bool { return r.Path == text }) {
+			c.at(fields["path"], "%s.path is listed twice", what)
+		}
+		may := c.capabilities(fields["capabilities"], what+".capabilities")
+		c.out.Policy = append(c.out.Policy, Rule{Path: text, Capabilities: may})
+		c.recipe.rules = append(c.recipe.rules, rule{path: t, capabilities: may})
 	}
-	u, err := url.Parse(text)
-	unclear := func(c rune) bool { return c <= ' ' || c > '~' || c == '#' }
-	if err != nil || !u.IsAbs() || (u.Host == "" && u.Opaque == "") || u.User != nil ||
-		len(text) > maxAudience || strings.ContainsFunc(text, unclear) {
-		r.at(n, "credential.audience must be an absolute URI without fragment or user, such as https://gateway.example")
-	}
-	return text
 }
 
-func (c *credentialReader) database() {
-	c.out.Mount = c.mount()
-	c.engine("creds")
+func (c *credentialReader) capabilities(n *yaml.Node, what string) []string {
+	var out []string
+	items := c.list(n, what)
+	if n.Kind == yaml.SequenceNode && len(items) == 0 {
+		c.at(n, "%s is empty; choose %s", what, either(capabilities))
+	}
+	for _, item := range items {
+		text, ok := c.text(item, what)
+		if !ok {
+			continue
+		}
+		if !slices.Contains(capabilities, text) {
+			c.at(item, "%s: %q is not allowed; choose %s", what, text, either(capabilities))
+		}
+		if slices.Contains(out, text) {
+			c.at(item, "%s: %s is listed twice", what, text)
+		}
+		out = append(out, text)
+	}
+	return out
 }
+
+func (c *credentialReader) database() { c.engine("creds") }
 
 func (c *credentialReader) pki() {
-	c.out.Mount = c.mount()
-	c.out.ServerKey = c.oneOf(c.fields["key"], "credential.key", "client", "server") == "server"
-	if c.out.ServerKey {
-		c.engine("issue")
-	} else {
-		c.engine("sign")
+	verb := "sign"
+	if c.oneOf(c.fields["key"], "credential.key", "client", "server") == "server" {
+		c.out.ServerKey, verb = true, "issue"
 	}
+	c.engine(verb)
 	c.out.CommonName, c.recipe.commonName = c.template(c.fields["common_name"], "credential.common_name", &dnsPlace, c.params)
 	c.out.DNSNames, c.recipe.dnsNames = c.templates("dns_names", &dnsPlace)
 }
 
 func (c *credentialReader) ssh() {
-	c.out.Mount = c.mount()
 	c.engine("sign")
 	c.out.Principals, c.recipe.principals = c.templates("principals", &principalPlace)
 	if n := c.fields["principals"]; n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
@@ -205,32 +238,24 @@ func (c *credentialReader) vault() {
 	}
 }
 
-// mount returns where the engine is mounted. A mount never contains parameters.
-func (c *credentialReader) mount() string {
-	n := c.fields["mount"]
-	text, ok := c.text(n, "credential.mount")
-	if !ok {
-		return ""
-	}
-	if len(text) > maxMount || !mountSyntax.MatchString(text) {
-		c.at(n, "credential.mount %q must be letters, digits and . _ - with / between parts, at most %d bytes, without parameters", text, maxMount)
-		return ""
-	}
-	if why := refusePath(text); why != "" {
-		c.at(n, "credential.mount %q %s", text, why)
-		return ""
-	}
-	return text
-}
-
-// engine reads the role and compiles the path at which the engine is called.
+// engine reads where an engine is mounted, which never depends on parameters, and the role. It compiles the path at which
+// the engine is called.
 func (c *credentialReader) engine(verb string) {
-	before := len(*c.problems)
+	before, n := len(*c.problems), c.fields["mount"]
+	mount, ok := c.text(n, "credential.mount")
+	switch why := refusePath(mount); {
+	case !ok:
+	case len(mount) > maxMount || !mountSyntax.MatchString(mount):
+		c.at(n, "credential.mount %q must be letters, digits and . _ - with / between parts, at most %d bytes, without parameters", mount, maxMount)
+	case why != "":
+		c.at(n, "credential.mount %q %s", mount, why)
+	}
+	c.out.Mount = mount
 	c.out.Role, _ = c.template(c.fields["role"], "credential.role", &rolePlace, c.params)
-	if len(*c.problems) > before || c.out.Mount == "" {
+	if len(*c.problems) > before {
 		return
 	}
-	path := c.out.Mount + "/" + verb + "/" + c.out.Role
+	path := mount + "/" + verb + "/" + c.out.Role
 	t, err := parseTemplate(path, &pathPlace)
 	if err != nil {
 		c.at(c.fields["role"], "credential.role makes the path %q, which %v", path, err)

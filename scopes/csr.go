@@ -73,31 +73,18 @@ func parseCSR(text string) (request, *InvalidAsk) {
 		return request{}, bad
 	}
 	r := request{pem: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: block.Bytes}))}
-	var okCommon, okAlt bool
-	r.commonNames, okCommon = commonNames(parsed.Subject)
-	r.dnsNames, okAlt = requestedNames(parsed.Extensions)
-	if !okCommon || !okAlt || !onlyExtensions(parsed.RawTBSCertificateRequest) {
+	for _, attribute := range parsed.Subject.Names {
+		name, ok := attribute.Value.(string)
+		if !ok || !attribute.Type.Equal(oidCommonName) {
+			return request{}, invalid("csr", csrNames)
+		}
+		r.commonNames = append(r.commonNames, name)
+	}
+	var ok bool
+	if r.dnsNames, ok = requestedNames(parsed.Extensions); !ok || !onlyExtensions(parsed.RawTBSCertificateRequest) {
 		return request{}, invalid("csr", csrNames)
 	}
 	return r, nil
-}
-
-// matches reports whether the request names nothing but what the scope grants.
-func (r request) matches(commonName string, dnsNames []string) bool {
-	other := func(name string) bool { return name != commonName }
-	return !slices.ContainsFunc(r.commonNames, other) &&
-		!slices.ContainsFunc(r.dnsNames, func(name string) bool { return other(name) && !slices.Contains(dnsNames, name) })
-}
-
-func commonNames(subject pkix.Name) (names []string, only bool) {
-	for _, attribute := range subject.Names {
-		name, ok := attribute.Value.(string)
-		if !ok || !attribute.Type.Equal(oidCommonName) {
-			return nil, false
-		}
-		names = append(names, name)
-	}
-	return names, true
 }
 
 // requestedNames parses the names itself, because x509 ignores kinds of names that it does not know.

@@ -1,6 +1,7 @@
 package scopes
 
 import (
+	"encoding/json"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,6 +18,15 @@ type Subject struct {
 	Bound   bool      // the caller presented an X.509-SVID over mTLS
 	Proved  bool      // the caller sent a DPoP proof made with the key that the token will be bound to
 	User    *User     // the person the caller acts for, as their provider identified them; nil for none
+}
+
+// User is the person whom a sandbox acts for.
+type User struct {
+	ID     string // issuer, "#" and subject
+	Groups []string
+	// Until is when the evidence that the sandbox presents for this person expires. The credential ends then too. Zero
+	// sets no bound.
+	Until time.Time
 }
 
 // Ask is a sandbox's request for a scope. No field of it identifies the caller.
@@ -38,6 +48,9 @@ const (
 	Deny    Outcome = "deny"
 	Pending Outcome = "pending" // a person has to approve it
 )
+
+// Invalid is the outcome of a malformed request, for reports. No decision exists for it.
+const Invalid Outcome = "invalid"
 
 // The stable codes of Decision.Reason.
 const (
@@ -94,6 +107,9 @@ type Decision struct {
 
 var taskSyntax = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
 
+// ValidTask reports whether a task of that name can exist.
+func ValidTask(task string) bool { return taskSyntax.MatchString(task) }
+
 // Decide decides one request. It returns *InvalidAsk if the request is malformed and ErrNoSubject if who has no usable
 // SPIFFE ID. In every other case, including an unknown scope, it returns a decision.
 func (c *Catalogue) Decide(who Subject, ask Ask, now time.Time) (Decision, error) {
@@ -109,6 +125,52 @@ func (c *Catalogue) DecideApproved(who Subject, ask Ask, now time.Time) (Decisio
 // DecideBreakGlass is DecideApproved for a request that the break-glass group approved. The TTL is at most BreakGlassTTL.
 func (c *Catalogue) DecideBreakGlass(who Subject, ask Ask, now time.Time) (Decision, error) {
 	return c.answer(who, ask, newKeyProofs(ask), now, c.judgeBreakGlass)
+}
+
+// Assess is Decide for a request whose keys are not available: an example, or a person's what-if question. If the scope
+// certifies the caller's key, or binds its token to one, Assess assumes that a suitable key was sent. Its Grant is nil, so
+// nothing can be minted from the result.
+func (c *Catalogue) Assess(who Subject, ask Ask, now time.Time) (Decision, error) {
+	return c.assess(who, ask, now, c.judge)
+}
+
+// AssessApproved is Assess for a request that people have approved, as DecideApproved is Decide.
+func (c *Catalogue) AssessApproved(who Subject, ask Ask, now time.Time) (Decision, error) {
+	return c.assess(who, ask, now, c.judgeApproved)
+}
+
+func (c *Catalogue) assess(who Subject, ask Ask, now time.Time, judge judge) (Decision, error) {
+	ask.CSR, ask.PublicKey = "", ""
+	if def, ok := c.scopes[ask.Scope]; ok && def.scope.Credential.Bind == BindDPoP {
+		who.Proved = true
+	}
+	d, err := c.answer(who, ask, c.assumeKeys(ask.Scope), now, judge)
+	d.Grant = nil
+	return d, err
+}
+
+// Redecide decides a recorded request again, as approved if the recorded reason says so. It assumes the keys that the scope
+// certifies, as Assess does, and leaves out Grant, Explanation and Narrowest.
+func (c *Catalogue) Redecide(who Subject, ask Ask, now time.Time, reason string) (Decision, error) {
+	judge := c.judge
+	switch reason {
+	case ReasonApproved:
+		judge = c.judgeApproved
+	case ReasonBreakGlass:
+		judge = c.judgeBreakGlass
+	}
+	d, err := c.decide(who, ask, c.assumeKeys(ask.Scope), now, judge)
+	d.Grant = nil
+	return d, err
+}
+
+// assumeKeys stands for the keys that a request for a scope would carry.
+func (c *Catalogue) assumeKeys(scope string) keyProofs {
+	sent := newKeyProofs(Ask{})
+	if def, ok := c.scopes[scope]; ok {
+		sent.csr, sent.publicKey = def.scope.Credential.certifies()
+	}
+	return sent
 }
 
 // answer decides, adds the explanation, and for a denial the nearest request that would pass. sent are the caller's keys.
@@ -139,7 +201,14 @@ func (c *Catalogue) decide(who Subject, ask Ask, sent keyProofs, now time.Time, 
 	def, ok := c.scopes[ask.Scope]
 	if !ok {
 		d.Reason = ReasonUnknownScope
-		return d, flat(ask.Params)
+		for _, value := range ask.Params {
+			switch value.(type) {
+			case string, json.Number, bool, float64, int64, int:
+			default:
+				return d, invalid("params", "must be strings, numbers or booleans") // no scope could accept them
+			}
+		}
+		return d, nil
 	}
 	params, bad := def.accept(ask.Params)
 	if bad != nil {
@@ -166,7 +235,7 @@ func (c *Catalogue) decide(who Subject, ask Ask, sent keyProofs, now time.Time, 
 		}
 	}
 	clamp(BoundScopeMax, def.scope.TTL.Max)
-	if def.scope.Credential.endsWithSVID(who) {
+	if def.scope.Credential.EndsWithSVID(who) {
 		// Truncate, never round up: the credential must end before the SVID does.
 		clamp(BoundSVID, max(0, who.Expires.Sub(now).Truncate(time.Second)))
 	}
@@ -182,22 +251,26 @@ func (c *Catalogue) decide(who Subject, ask Ask, sent keyProofs, now time.Time, 
 	}
 
 	judge(&d, c.question(who, def, ask, d))
-	if reason := def.scope.Credential.unbound(who); d.Outcome != Deny && reason != "" {
-		d.Outcome, d.Reason, d.Approval = Deny, reason, nil
-	}
-	if d.Outcome != Deny {
+	switch bind := def.scope.Credential.Bind; {
+	case d.Outcome == Deny:
+	case bind == BindMTLS && !who.Bound:
+		d.Outcome, d.Reason, d.Approval = Deny, ReasonBindingRequired, nil
+	case bind == BindDPoP && !who.Proved:
+		d.Outcome, d.Reason, d.Approval = Deny, ReasonProofRequired, nil
+	default:
 		d.Grant = grant
 	}
 	return d, nil
 }
 
+// checkAsk applies to every request, including one for an unknown scope.
 func checkAsk(who Subject, ask Ask) error {
 	switch {
 	case who.ID.Path() == "" || len(who.ID.String()) > maxSPIFFEID:
 		return ErrNoSubject
 	case len(ask.Scope) > maxName || !nameSyntax.MatchString(ask.Scope):
 		return invalid("scope", "must be the name of a scope, such as github.issues.read")
-	case !taskSyntax.MatchString(ask.Task):
+	case !ValidTask(ask.Task):
 		return invalid("task", "must be 1 to 128 letters, digits and . _ : - and begin with a letter or digit")
 	case ask.TTL < 0 || ask.TTL%time.Second != 0: // rejects fractions of a second too
 		return invalid("ttl", "must be a whole number of seconds, at least 1")
@@ -206,67 +279,50 @@ func checkAsk(who Subject, ask Ask) error {
 	case len(ask.PublicKey) > maxKeyText:
 		return invalid("public_key", "must be at most %d bytes long", maxKeyText)
 	}
-	return boundParams(ask.Params)
-}
-
-// unbound returns the reason to deny a caller that did not prove the required binding, or "".
-func (c Credential) unbound(who Subject) string {
-	switch {
-	case c.Bind == BindMTLS && !who.Bound:
-		return ReasonBindingRequired
-	case c.Bind == BindDPoP && !who.Proved:
-		return ReasonProofRequired
+	total := 0
+	for name, value := range ask.Params {
+		total += len(name)
+		switch v := value.(type) {
+		case string:
+			total += len(v)
+		case json.Number:
+			total += len(v)
+		}
 	}
-	return ""
+	if total > maxParamBytes {
+		return invalid("params", "must not exceed %d bytes in total", maxParamBytes)
+	}
+	return nil
 }
 
-// endsWithSVID reports whether the credential must end with the SVID. A JWT can be bound to a certificate only if the
+// EndsWithSVID reports whether the credential must end with the SVID. A JWT can be bound to a certificate only if the
 // caller presented one, so bind: mtls counts only for such a caller.
-func (c Credential) endsWithSVID(who Subject) bool {
+func (c Credential) EndsWithSVID(who Subject) bool {
 	return c.WithinSVID || c.Bind == BindMTLS && who.Bound
 }
 
 // judge sets the outcome by policy: permitted now, permitted once a person approves, or denied.
 func (c *Catalogue) judge(d *Decision, q question) {
 	now := c.evaluate(q, false)
-	switch {
-	case len(now.erred) > 0:
-		d.Reason, d.Policies = ReasonPolicyError, now.erred
-		return
-	case now.permitted:
-		d.Outcome, d.Reason, d.Policies = Allow, ReasonPermitted, now.decided
-		return
-	case d.Scope.Approval == nil:
-		d.Reason, d.Policies = now.denial(), now.decided
+	d.settle(now, ReasonPermitted)
+	if d.Outcome == Allow || len(now.erred) > 0 || d.Scope.Approval == nil {
 		return
 	}
 	approved := c.evaluate(q, true)
-	switch {
-	case len(approved.erred) > 0:
-		d.Reason, d.Policies = ReasonPolicyError, approved.erred
-	case approved.permitted:
+	d.settle(approved, ReasonApproved)
+	if d.Outcome == Allow {
 		// The policies that permit it once approved, and those that forbid it until then, decided together.
 		d.Outcome, d.Reason, d.Approval = Pending, ReasonApprovalRequired, d.Scope.Approval.clone()
 		d.Policies = slices.Concat(now.decided, approved.decided)
 		slices.Sort(d.Policies)
 		d.Policies = slices.Compact(d.Policies)
-	default:
-		d.Reason, d.Policies = approved.denial(), approved.decided
 	}
 }
 
 // judgeApproved sets the outcome of a request that people approved. Policy has to permit it with that approval: an
 // approval alone is not enough.
 func (c *Catalogue) judgeApproved(d *Decision, q question) {
-	approved := c.evaluate(q, true)
-	switch {
-	case len(approved.erred) > 0:
-		d.Reason, d.Policies = ReasonPolicyError, approved.erred
-	case approved.permitted:
-		d.Outcome, d.Reason, d.Policies = Allow, ReasonApproved, approved.decided
-	default:
-		d.Reason, d.Policies = approved.denial(), approved.decided
-	}
+	d.settle(c.evaluate(q, true), ReasonApproved)
 }
 
 // judgeBreakGlass is judgeApproved for a break-glass approval. Policies see the TTL before the break-glass bound, which
@@ -290,11 +346,19 @@ type verdict struct {
 	erred     []string
 }
 
-func (v verdict) denial() string {
-	if len(v.decided) > 0 {
-		return ReasonForbidden
+// settle sets what a verdict means: allowed for the given reason, or denied.
+func (d *Decision) settle(v verdict, permitted string) {
+	d.Policies = v.decided
+	switch {
+	case len(v.erred) > 0:
+		d.Reason, d.Policies = ReasonPolicyError, v.erred
+	case v.permitted:
+		d.Outcome, d.Reason = Allow, permitted
+	case len(v.decided) > 0:
+		d.Reason = ReasonForbidden
+	default:
+		d.Reason = ReasonNoPermit
 	}
-	return ReasonNoPermit
 }
 
 func (c *Catalogue) evaluate(q question, approved bool) verdict {
@@ -325,15 +389,46 @@ type question struct {
 	about             some // the policies that may apply
 }
 
-// question takes the principal from the subject alone.
+// question takes the principal from the subject alone. The rest of the subject, and the request, are context.
 func (c *Catalogue) question(who Subject, def *definition, ask Ask, d Decision) question {
+	params := make(cedar.RecordMap, len(d.Params))
+	for name, value := range d.Params {
+		switch v := value.(type) {
+		case string:
+			params[cedar.String(name)] = cedar.String(v)
+		case int64:
+			params[cedar.String(name)] = cedar.Long(v)
+		case bool:
+			params[cedar.String(name)] = cedar.Boolean(v)
+		}
+	}
+	binding := BindNone
+	switch {
+	case who.Bound:
+		binding = BindMTLS
+	case who.Proved:
+		binding = BindDPoP
+	}
+	context := cedar.RecordMap{
+		"params":  cedar.NewRecord(params),
+		"ttl":     cedar.Long(d.TTL / time.Second),
+		"task":    cedar.String(ask.Task),
+		"binding": cedar.String(binding),
+	}
+	if who.User != nil {
+		groups := make([]cedar.Value, len(who.User.Groups))
+		for i, group := range who.User.Groups {
+			groups[i] = cedar.String(group)
+		}
+		context["user"] = cedar.NewRecord(cedar.RecordMap{"id": cedar.String(who.User.ID), "groups": cedar.NewSet(groups...)})
+	}
 	principal, action := sandbox(who.ID), cedar.Entity{UID: def.action, Parents: def.parents}
 	return question{
 		principal: principal,
 		action:    action,
 		about:     some{c.policies, c.index.about(principal, action)},
 		resource:  cedar.NewEntityUID(typeResource, cedar.String(d.Resource)),
-		context:   contextOf(who, ask, d),
+		context:   context,
 	}
 }
 

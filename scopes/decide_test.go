@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/replay"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
@@ -222,16 +223,16 @@ func TestBoundToAProof(t *testing.T) {
 	if d, err = c.Assess(unproved, ask, noon); err != nil || d.Outcome != scopes.Allow {
 		t.Errorf("an example: got %s, %v; want a proof taken for sent", d.Outcome, err)
 	}
-	r := scopes.NewReplayer(c)
-	r.Add(scopes.Recorded{
+	r := replay.New(c)
+	r.Add(replay.Recorded{
 		ID: "1", SPIFFEID: unproved.ID.String(), Scope: "mail.read", Task: "t-1", Time: noon, Outcome: scopes.Deny,
 		Reason: scopes.ReasonProofRequired,
 	})
-	r.Add(scopes.Recorded{
+	r.Add(replay.Recorded{
 		ID: "2", SPIFFEID: unproved.ID.String(), Proved: true, Scope: "mail.read", Task: "t-1", Time: noon, Outcome: scopes.Allow,
 		Reason: scopes.ReasonPermitted,
 	})
-	if got := r.Report(0).Counts[scopes.Unchanged]; got != 2 {
+	if got := r.Report(0).Counts[replay.Unchanged]; got != 2 {
 		t.Errorf("replayed: got %d unchanged, want 2", got)
 	}
 }

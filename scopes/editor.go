@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -50,6 +51,15 @@ func closed(needs []string, properties object) object {
 	return out
 }
 
+// variant returns the schema of a mapping that one key tells apart from its siblings.
+func variant(key string, value any, needs, may []string, schemas object) object {
+	properties := object{key: object{"const": value}}
+	for _, name := range slices.Concat(needs, may) {
+		properties[name] = schemas[name]
+	}
+	return closed(slices.Concat([]string{key}, needs), properties)
+}
+
 func text(max int) object { return object{"type": "string", "minLength": 1, "maxLength": max} }
 
 func matching(syntax *regexp.Regexp) object {
@@ -89,6 +99,19 @@ func (p *place) schema() object {
 func scopeSchema() object {
 	name := matching(nameSyntax)
 	name["maxLength"] = maxName
+	approval := closed([]string{"group"}, object{
+		"group":       described("The group whose members may vote.", matching(groupSyntax)),
+		"quorum":      described("How many different people must approve. Default 1.", whole(1, maxQuorum)),
+		"expires":     described("How long the request waits for approval. Default "+FormatDuration(defaultApprovalWait)+".", duration()),
+		"break_glass": described("Another group. Two of its members can approve when the first group does not respond. The credential then lives at most 30 minutes.", matching(groupSyntax)),
+		"remember":    described("Whether an approval can be reused for the same request until the task ends.", choice(RememberNever, RememberTask)),
+		"passkey":     described("Whether the approver must sign what is approved with a passkey.", choice(PasskeyNever, PasskeyRequired)),
+	})
+	per, count := choice(limitPers...), whole(1, maxLimitCount)
+	limit := object{"oneOf": []object{
+		closed([]string{"per", "count", "window"}, object{"per": per, "count": count, "window": duration()}),
+		closed([]string{"per", "live"}, object{"per": per, "live": count}),
+	}}
 	return closed([]string{"name", "title", "authority", "resource", "ttl", "credential"}, object{
 		"name":       described("The name that requests and policies use, such as github.issues.read.", name),
 		"title":      described("A short description. Approvers see it.", text(maxTitle)),
@@ -96,22 +119,26 @@ func scopeSchema() object {
 		"params":     described("The parameters that a request must set.", paramsSchema()),
 		"resource":   described("The resource of a request, for policies: a template such as github:repo/{repo}.", resourcePlace.schema()),
 		"ttl":        described("The lifetime of the credential.", closed([]string{"default", "max"}, object{"default": duration(), "max": duration()})),
-		"approval":   described("Who can approve. Without it, a request that needs approval is denied.", approvalSchema()),
-		"limits":     described("How many credentials in a time window, or live at the same time.", listOf(limitSchema(), 0, maxLimits)),
+		"approval":   described("Who can approve. Without it, a request that needs approval is denied.", approval),
+		"limits":     described("How many credentials in a time window, or live at the same time.", listOf(limit, 0, maxLimits)),
 		"credential": described("The credential to create, and how.", credentialSchema()),
 		"egress":     described("The calls that a gateway allows with a credential of the scope. Without it, none.", listOf(egressSchema(), 1, maxEgress)),
 	})
 }
 
 func paramsSchema() object {
+	value := matching(baselineSyntax)
+	value["maxLength"] = maxParamLength
+	keys := object{
+		"pattern":    described("An RE2 expression that must match the whole value.", text(maxPattern)),
+		"max_length": described("The maximum length in bytes.", whole(1, maxParamLength)),
+		"values":     object{"type": "array", "items": value, "minItems": 1, "maxItems": maxValues, "uniqueItems": true},
+		"min":        whole(-maxSafeInt, maxSafeInt),
+		"max":        whole(-maxSafeInt, maxSafeInt),
+	}
 	var types []object
 	for _, kind := range []ParamType{ParamString, ParamEnum, ParamInt, ParamBool} {
-		keys := paramKeys[kind]
-		properties := object{"type": object{"const": kind}}
-		for _, key := range append(append([]string{}, keys.needs...), keys.may...) {
-			properties[key] = paramKeySchemas()[key]
-		}
-		types = append(types, closed(append([]string{"type"}, keys.needs...), properties))
+		types = append(types, variant("type", kind, paramKeys[kind].needs, paramKeys[kind].may, keys))
 	}
 	return object{
 		"type": "object", "maxProperties": maxParams, "additionalProperties": object{"oneOf": types},
@@ -119,58 +146,13 @@ func paramsSchema() object {
 	}
 }
 
-func paramKeySchemas() object {
-	value := matching(baselineSyntax)
-	value["maxLength"] = maxParamLength
-	return object{
-		"pattern":    described("An RE2 expression that must match the whole value.", text(maxPattern)),
-		"max_length": described("The maximum length in bytes.", whole(1, maxParamLength)),
-		"values":     object{"type": "array", "items": value, "minItems": 1, "maxItems": maxValues, "uniqueItems": true},
-		"min":        whole(-maxSafeInt, maxSafeInt),
-		"max":        whole(-maxSafeInt, maxSafeInt),
-	}
-}
-
-func approvalSchema() object {
-	return closed([]string{"group"}, object{
-		"group":   described("The group whose members may vote.", matching(groupSyntax)),
-		"quorum":  described("How many different people must approve. Default 1.", whole(1, maxQuorum)),
-		"expires": described("How long the request waits for approval. Default "+short(defaultApprovalWait)+".", duration()),
-		"break_glass": described("Another group. Two of its members can approve when the first group does not respond. The credential then lives at most 30 minutes.",
-			matching(groupSyntax)),
-		"remember": described("Whether an approval can be reused for the same request until the task ends.", choice(RememberNever, RememberTask)),
-		"passkey": described("Whether the approver must sign what is approved with a passkey.",
-			choice(PasskeyNever, PasskeyRequired)),
-	})
-}
-
-func limitSchema() object {
-	per, count := choice(limitPers...), whole(1, maxLimitCount)
-	return object{"oneOf": []object{
-		closed([]string{"per", "count", "window"}, object{"per": per, "count": count, "window": duration()}),
-		closed([]string{"per", "live"}, object{"per": per, "live": count}),
-	}}
-}
-
 func credentialSchema() object {
-	var kinds []object
-	for _, kind := range credentialKinds() {
-		properties := object{"kind": object{"const": kind.name}}
-		for _, key := range append(append([]string{}, kind.needs...), kind.may...) {
-			properties[key] = credentialKeySchemas()[key]
-		}
-		kinds = append(kinds, closed(append([]string{"kind"}, kind.needs...), properties))
-	}
-	return object{"oneOf": kinds}
-}
-
-func credentialKeySchemas() object {
 	mount := matching(mountSyntax)
 	mount["maxLength"] = maxMount
 	rule := closed([]string{"path", "capabilities"}, object{
 		"path": rulePlace.schema(), "capabilities": object{"type": "array", "items": choice(capabilities...), "minItems": 1},
 	})
-	return object{
+	keys := object{
 		"audience":    described("The one audience of the token, an absolute URI.", text(maxAudience)),
 		"bind":        described("mtls: the token is valid only with the certificate that it was issued to, and expires with it. dpop: it is valid only with proofs by the key that requested it.", choice(BindNone, BindMTLS, BindDPoP)),
 		"uses":        described("1: the token is valid for one call. The first service that checks it uses it up.", whole(1, 1)),
@@ -188,6 +170,11 @@ func credentialKeySchemas() object {
 		"policy":      described("What the token allows.", listOf(rule, 1, maxRules)),
 		keyWithinSVID: described("The credential expires with the SVID at the latest.", flag()),
 	}
+	var kinds []object
+	for _, kind := range credentialKinds() {
+		kinds = append(kinds, variant("kind", kind.name, kind.needs, kind.may, keys))
+	}
+	return object{"oneOf": kinds}
 }
 
 func egressSchema() object {
@@ -212,6 +199,28 @@ func egressSchema() object {
 			"databases": described("The databases that an egress gateway logs in to.", items(databases)),
 		}),
 	}}
+}
+
+func sendSchema() object {
+	var ways []object
+	for _, way := range sendWays {
+		name := matching(sendQuerySyntax)
+		if way.as == SendHeader {
+			name = matching(sendHeaderSyntax)
+		}
+		name["maxLength"] = maxSendText
+		var may []string
+		if !way.whole {
+			may = []string{"field"}
+		}
+		ways = append(ways, variant("as", way.as, way.needs, may, object{
+			"field": described("The member of the credential to send. Not for a JWT.", matching(dataKeySyntax)),
+			"name":  name, "user": matching(sendUserSyntax),
+			"service": described("The AWS service that calls are signed for, such as s3.", matching(sendAWSSyntax)),
+			"region":  described("The AWS region of the service, such as eu-central-1.", matching(sendAWSSyntax)),
+		}))
+	}
+	return object{"oneOf": ways}
 }
 
 func exampleSchema() object {

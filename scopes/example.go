@@ -1,6 +1,8 @@
 package scopes
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -38,9 +40,6 @@ type Expectation struct {
 	Narrowest string   // the scope of the request that would pass, or NoNarrowest
 }
 
-// Invalid is the outcome of a malformed request. No decision exists for it.
-const Invalid Outcome = "invalid"
-
 // NoNarrowest is the Expectation.Narrowest that requires that no request would pass.
 const NoNarrowest = "none"
 
@@ -52,12 +51,6 @@ const (
 
 // exampleTime is the time of an example that sets none.
 var exampleTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-
-var exampleKeys = []string{"name", "as", "svid", "scope", "params", "ttl", "task", "user", "approved", "at", "want"}
-
-var userKeys = []string{"id", "groups"}
-
-var wantKeys = []string{"outcome", "reason", "ttl", "policies", "narrowest"}
 
 // ReadExamplesFS reads the examples below the root of fsys.
 func ReadExamplesFS(fsys fs.FS) ([]Example, error) {
@@ -79,7 +72,12 @@ func ReadExamples(files []File) ([]Example, error) {
 			problems.add(f.Name, 0, "is larger than %d KiB; split it", MaxScopeFile>>10)
 			continue
 		}
-		for _, e := range readExamples(f, &problems) {
+		r := &reader{file: f.Name, top: "examples", problems: &problems}
+		for _, n := range r.items(f.Data) {
+			e, ok := r.example(n)
+			if !ok {
+				continue
+			}
 			if twin, twice := first[e.Name]; twice {
 				problems.add(e.File, e.Line, "example %q is defined twice; the first is at %s:%d", e.Name, twin.File, twin.Line)
 			} else {
@@ -97,32 +95,9 @@ func ReadExamples(files []File) ([]Example, error) {
 	return out, nil
 }
 
-func readExamples(f File, problems *Problems) []Example {
-	r := &reader{file: f.Name, top: "examples", problems: problems}
-	root := r.parseYAML(f.Data)
-	if root == nil {
-		return nil
-	}
-	fields := r.mapping(root, "file", "examples")
-	if fields == nil {
-		return nil
-	}
-	if fields["examples"] == nil {
-		r.at(root, "examples is missing; list the examples under it")
-		return nil
-	}
-	var out []Example
-	for _, n := range r.list(fields["examples"], "examples") {
-		if e, ok := r.example(n); ok {
-			out = append(out, e)
-		}
-	}
-	return out
-}
-
 func (r *reader) example(n *yaml.Node) (Example, bool) {
 	r.where = ""
-	fields := r.mapping(n, "example", exampleKeys...)
+	fields := r.mapping(n, "example", "name", "as", "svid", "scope", "params", "ttl", "task", "user", "approved", "at", "want")
 	if fields == nil {
 		return Example{}, false
 	}
@@ -139,7 +114,12 @@ func (r *reader) example(n *yaml.Node) (Example, bool) {
 		r.at(fields["name"], "example: name must be 1 to %d bytes of text", maxTitle)
 	}
 	r.where = "example " + strconv.Quote(e.Name) + ": "
-	e.As = r.spiffeID(fields["as"])
+	if as, ok := r.text(fields["as"], "as"); ok {
+		var err error
+		if e.As, err = spiffeid.FromString(as); err != nil || e.As.Path() == "" || len(as) > maxSPIFFEID {
+			r.at(fields["as"], "as %q is not a SPIFFE ID with a path, such as spiffe://acme.example/research/r-1", as)
+		}
+	}
 	e.Bound = r.oneOf(fields["svid"], "svid", "x509", "jwt") == "x509"
 	e.Ask.Scope, _ = r.text(fields["scope"], "scope")
 	e.Ask.Params = r.askParams(fields["params"])
@@ -149,7 +129,12 @@ func (r *reader) example(n *yaml.Node) (Example, bool) {
 	}
 	e.User = r.user(fields["user"])
 	e.Approved = r.flag(fields["approved"], "approved")
-	if at, ok := r.time(fields["at"], "at"); ok {
+	// YAML may already have recognised the value as a timestamp, so use its text.
+	if n := fields["at"]; n != nil {
+		at, err := time.Parse(time.RFC3339, n.Value)
+		if n.Kind != yaml.ScalarNode || err != nil {
+			r.at(n, "at must be a time such as 2030-01-01T12:00:00Z")
+		}
 		e.At = at
 	}
 	e.Want = r.expectation(fields["want"])
@@ -161,7 +146,7 @@ func (r *reader) user(n *yaml.Node) *User {
 	if n == nil {
 		return nil
 	}
-	fields := r.mapping(n, "user", userKeys...)
+	fields := r.mapping(n, "user", "id", "groups")
 	if fields == nil {
 		return nil
 	}
@@ -171,38 +156,19 @@ func (r *reader) user(n *yaml.Node) *User {
 		r.at(n, "user needs an id, such as https://login.acme.example#alice")
 	}
 	if fields["groups"] != nil {
-		for i, item := range r.list(fields["groups"], "user.groups") {
-			if group, ok := r.text(item, fmt.Sprintf("user.groups[%d]", i)); ok {
-				u.Groups = append(u.Groups, group)
-			}
-		}
+		u.Groups = r.texts(fields["groups"], "user.groups")
 	}
 	return u
 }
 
-func (r *reader) spiffeID(n *yaml.Node) spiffeid.ID {
-	text, ok := r.text(n, "as")
-	if !ok {
-		return spiffeid.ID{}
+func (r *reader) texts(n *yaml.Node, what string) []string {
+	var out []string
+	for i, item := range r.list(n, what) {
+		if text, ok := r.text(item, fmt.Sprintf("%s[%d]", what, i)); ok {
+			out = append(out, text)
+		}
 	}
-	id, err := spiffeid.FromString(text)
-	if err != nil || id.Path() == "" || len(text) > maxSPIFFEID {
-		r.at(n, "as %q is not a SPIFFE ID with a path, such as spiffe://acme.example/research/r-1", text)
-	}
-	return id
-}
-
-// time reads a timestamp. It uses the node's text, because YAML may already have recognised the value as a timestamp.
-func (r *reader) time(n *yaml.Node, what string) (time.Time, bool) {
-	if n == nil {
-		return time.Time{}, false
-	}
-	at, err := time.Parse(time.RFC3339, n.Value)
-	if n.Kind != yaml.ScalarNode || err != nil {
-		r.at(n, "%s must be a time such as 2030-01-01T12:00:00Z", what)
-		return time.Time{}, false
-	}
-	return at, true
+	return out
 }
 
 // askParams returns the parameters of a request in the types that Decide accepts.
@@ -229,10 +195,13 @@ func (r *reader) askParams(n *yaml.Node) map[string]any {
 
 // expectation reads either one word or a mapping with more fields.
 func (r *reader) expectation(n *yaml.Node) Expectation {
-	if n.Kind == yaml.ScalarNode {
-		return Expectation{Outcome: r.outcome(n, "want")}
+	outcome := func(n *yaml.Node, what string) Outcome {
+		return Outcome(r.oneOf(n, what, string(Allow), string(Deny), string(Pending), string(Invalid)))
 	}
-	fields := r.mapping(n, "want", wantKeys...)
+	if n.Kind == yaml.ScalarNode {
+		return Expectation{Outcome: outcome(n, "want")}
+	}
+	fields := r.mapping(n, "want", "outcome", "reason", "ttl", "policies", "narrowest")
 	if fields == nil {
 		return Expectation{}
 	}
@@ -240,22 +209,76 @@ func (r *reader) expectation(n *yaml.Node) Expectation {
 		r.at(n, "want needs an outcome, such as {outcome: deny, reason: no_permit}")
 		return Expectation{}
 	}
-	want := Expectation{Outcome: r.outcome(fields["outcome"], "want.outcome")}
+	want := Expectation{Outcome: outcome(fields["outcome"], "want.outcome")}
 	want.Reason, _ = r.text(fields["reason"], "want.reason")
 	want.TTL, _ = r.duration(fields["ttl"], "want.ttl", minTTL)
 	want.Narrowest, _ = r.text(fields["narrowest"], "want.narrowest")
 	if fields["policies"] != nil {
-		want.Policies = []string{}
-		for i, item := range r.list(fields["policies"], "want.policies") {
-			if id, ok := r.text(item, fmt.Sprintf("want.policies[%d]", i)); ok {
-				want.Policies = append(want.Policies, id)
-			}
-		}
+		want.Policies = append([]string{}, r.texts(fields["policies"], "want.policies")...)
 		slices.Sort(want.Policies)
 	}
 	return want
 }
 
-func (r *reader) outcome(n *yaml.Node, what string) Outcome {
-	return Outcome(r.oneOf(n, what, string(Allow), string(Deny), string(Pending), string(Invalid)))
+// ExampleResult is the outcome of one example.
+type ExampleResult struct {
+	Example  Example
+	Got      Outcome  // or Invalid
+	Decision Decision // empty if Got is Invalid; its Grant is nil
+	Why      string   // the explanation, or what is wrong with the request
+	Failures []string // what differs: "ttl: got 5m, want 10m"; empty if nothing does
+}
+
+// Check decides each example as Assess does.
+func (c *Catalogue) Check(examples []Example) []ExampleResult {
+	out := make([]ExampleResult, len(examples))
+	for i, e := range examples {
+		decide := c.Assess
+		if e.Approved {
+			decide = c.AssessApproved
+		}
+		result := ExampleResult{Example: e, Got: Invalid}
+		d, err := decide(Subject{ID: e.As, Bound: e.Bound, User: e.User, Expires: e.At.Add(exampleSVID)}, e.Ask, e.At)
+		if invalid, ok := errors.AsType[*InvalidAsk](err); ok {
+			result.Why = "The request is invalid: " + invalid.Error() + "."
+		} else if err != nil {
+			result.Why = "The caller is invalid: " + err.Error() + "."
+		} else {
+			result.Got, result.Why, result.Decision = d.Outcome, d.Explanation, d
+		}
+		result.Failures = e.Want.compare(result.Got, result.Decision)
+		out[i] = result
+	}
+	return out
+}
+
+func (want Expectation) compare(outcome Outcome, d Decision) []string {
+	var out []string
+	differ := func(what, got, want string) {
+		if got != want {
+			out = append(out, fmt.Sprintf("%s: got %s, want %s", what, cmp.Or(got, "-"), cmp.Or(want, "-")))
+		}
+	}
+	differ("outcome", string(outcome), string(want.Outcome))
+	if want.Reason != "" {
+		differ("reason", d.Reason, want.Reason)
+	}
+	if want.TTL != 0 {
+		got := ""
+		if d.TTL != 0 {
+			got = FormatDuration(d.TTL)
+		}
+		differ("ttl", got, FormatDuration(want.TTL))
+	}
+	if want.Policies != nil && !slices.Equal(d.Policies, want.Policies) {
+		differ("policies", strings.Join(d.Policies, ", "), strings.Join(want.Policies, ", "))
+	}
+	if want.Narrowest != "" {
+		got := NoNarrowest
+		if d.Narrowest != nil {
+			got = d.Narrowest.Scope
+		}
+		differ("narrowest", got, want.Narrowest)
+	}
+	return out
 }

@@ -2,8 +2,6 @@ package scopes
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 )
@@ -13,13 +11,35 @@ import (
 func explain(ask Ask, d Decision, then Outcome) string {
 	sentences := []string{outcomeSentence(ask, d)}
 	if d.Outcome != Deny {
-		sentences = append(sentences, clampSentences(d.Clamps)...)
+		for _, clamp := range d.Clamps {
+			why := map[string]string{
+				BoundScopeMax: "the maximum of this scope", BoundSVID: "the remaining lifetime of the SVID",
+				BoundUser: "the remaining lifetime of the person's ID token", BoundBreakGlass: "the maximum for break-glass",
+			}[clamp.Bound]
+			sentences = append(sentences, fmt.Sprintf("The TTL was reduced from %s to %s, %s.", FormatDuration(clamp.From), FormatDuration(clamp.To), why))
+		}
 		if d.Scope.Credential.Static {
 			sentences = append(sentences, "The secret is static: Brevet cannot revoke it; only its owner can change it.")
 		}
 	}
-	if d.Narrowest != nil {
-		sentences = append(sentences, hintSentence(ask, *d.Narrowest, then))
+	if hint := d.Narrowest; hint != nil {
+		var parts []string
+		for _, name := range sortedKeys(hint.Params) {
+			if value := hint.Params[name]; hint.Scope != ask.Scope || fmt.Sprint(value) != fmt.Sprint(ask.Params[name]) {
+				parts = append(parts, fmt.Sprintf("%s=%v", name, value))
+			}
+		}
+		if hint.TTL >= time.Second && hint.TTL != ask.TTL {
+			parts = append(parts, "ttl="+FormatDuration(hint.TTL))
+		}
+		with := ""
+		if len(parts) > 0 {
+			with = " with " + strings.Join(parts, ", ")
+		}
+		if then == Pending {
+			with += ", which requires approval"
+		}
+		sentences = append(sentences, fmt.Sprintf("You could request %s%s.", hint.Scope, with))
 	}
 	return strings.Join(sentences, " ")
 }
@@ -35,7 +55,7 @@ func outcomeSentence(ask Ask, d Decision) string {
 		return "Break-glass: permitted by " + by + " after approval by the break-glass group."
 	case ReasonApprovalRequired:
 		sentence := fmt.Sprintf("%s of the group %s must approve within %s (%s).",
-			people(d.Approval.Quorum), d.Approval.Group, short(d.Approval.Expires), by)
+			people(d.Approval.Quorum), d.Approval.Group, FormatDuration(d.Approval.Expires), by)
 		if d.Approval.BreakGlass != "" {
 			sentence += fmt.Sprintf(" In an emergency, %s of the group %s can approve instead.", people(BreakGlassQuorum), d.Approval.BreakGlass)
 		}
@@ -71,34 +91,14 @@ func people(n int) string {
 	return fmt.Sprintf("%d people", n)
 }
 
-func clampSentences(clamps []Clamp) []string {
-	var out []string
-	for _, clamp := range clamps {
-		why := map[string]string{
-			BoundScopeMax: "the maximum of this scope", BoundSVID: "the remaining lifetime of the SVID",
-			BoundUser: "the remaining lifetime of the person's ID token", BoundBreakGlass: "the maximum for break-glass",
-		}[clamp.Bound]
-		out = append(out, fmt.Sprintf("The TTL was reduced from %s to %s, %s.", short(clamp.From), short(clamp.To), why))
+// FormatDuration writes whole seconds as people do: 5m, not 5m0s.
+func FormatDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
 	}
-	return out
-}
-
-func hintSentence(ask, hint Ask, then Outcome) string {
-	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(hint.Params)) {
-		if value := hint.Params[name]; hint.Scope != ask.Scope || fmt.Sprint(value) != fmt.Sprint(ask.Params[name]) {
-			parts = append(parts, fmt.Sprintf("%s=%v", name, value))
-		}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
 	}
-	if hint.TTL >= time.Second && hint.TTL != ask.TTL {
-		parts = append(parts, "ttl="+short(hint.TTL))
-	}
-	with := ""
-	if len(parts) > 0 {
-		with = " with " + strings.Join(parts, ", ")
-	}
-	if then == Pending {
-		with += ", which requires approval"
-	}
-	return fmt.Sprintf("You could request %s%s.", hint.Scope, with)
+	return s
 }

@@ -38,7 +38,7 @@ func Validations(files []File) (part, whole map[string][]string) {
 	byPart, byWhole := newSchema(c).validate, compileSchema(tree)
 	part, whole = map[string][]string{}, map[string][]string{}
 	for _, p := range c.policies {
-		part[p.text], whole[p.text] = byPart(p), byWhole(p)
+		part[p.Text], whole[p.Text] = byPart(p), byWhole(p)
 	}
 	return part, whole
 }

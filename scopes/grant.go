@@ -1,9 +1,15 @@
 package scopes
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
+
+	"go.yaml.in/yaml/v4"
 )
 
 // recipe is a scope's credential, compiled. It makes the Grant.
@@ -35,50 +41,60 @@ func (c Credential) certifies() (csr, publicKey bool) {
 
 // grant builds the request for Vault; nil for a JWT.
 func (d *definition) grant(params map[string]any, ask Ask, sent keyProofs) (*Grant, *InvalidAsk) {
-	c := d.scope.Credential
-	if bad := c.checkProofs(ask, sent); bad != nil {
-		return nil, bad
+	c, r := d.scope.Credential, d.recipe
+	csr, publicKey := c.certifies()
+	switch {
+	case csr && ask.CSR == "" && !sent.csr:
+		return nil, invalid("csr", "is required")
+	case !csr && ask.CSR != "":
+		return nil, invalid("csr", "is not used by this scope; leave it out")
+	case publicKey && ask.PublicKey == "" && !sent.publicKey:
+		return nil, invalid("public_key", "is required")
+	case !publicKey && ask.PublicKey != "":
+		return nil, invalid("public_key", "is not used by this scope; leave it out")
 	}
-	g := &Grant{Policy: d.recipe.policy.Name, Method: MethodWrite, Leased: c.Leased(), Static: c.Static}
+	g := &Grant{Policy: r.policy.Name, Method: MethodWrite, Leased: c.Leased(), Static: c.Static}
 	var bad *InvalidAsk
 	switch c.Kind {
 	case KindVaultToken:
-		g.Method = ""
-		g.Policy, bad = d.tokenPolicy(params)
+		p, bad := r.tokenPolicy(d.scope.Name, params)
+		g.Policy, g.Method = p.Name, ""
 		return g, bad
 	case KindDatabase, KindKV:
 		g.Method = MethodRead
 	case KindPKI:
-		g.Data, bad = d.recipe.certificate(params, !c.ServerKey, sent)
+		g.Data, bad = r.certificate(params, csr, sent)
 	case KindSSH:
-		g.Data, bad = d.recipe.userCertificate(params, ask.PublicKey, sent)
+		principals, bad := renderAll(r.principals, params)
+		if bad != nil {
+			return nil, bad
+		}
+		if !sent.publicKey {
+			key, bad := parsePublicKey(ask.PublicKey)
+			if bad != nil {
+				return nil, bad
+			}
+			// No principal contains a comma, so joining them adds none (H55).
+			g.Data = map[string]string{"public_key": key, "valid_principals": strings.Join(principals, ","), "cert_type": "user"}
+		}
 	case KindVault:
 		g.Method = c.Method
-		g.Data, bad = d.recipe.written(params)
+		if r.data != nil {
+			g.Data = make(map[string]string, len(r.data))
+		}
+		for _, key := range sortedKeys(r.data) {
+			if g.Data[key], bad = r.data[key].render(params); bad != nil {
+				return nil, bad
+			}
+		}
 	default:
 		return nil, nil // a JWT: Vault is asked for a signature only
 	}
 	if bad != nil {
 		return nil, bad
 	}
-	g.Path, bad = d.recipe.path.render(params)
+	g.Path, bad = r.path.render(params)
 	return g, bad
-}
-
-func (c Credential) checkProofs(ask Ask, sent keyProofs) *InvalidAsk {
-	csr, publicKey := c.certifies()
-	switch {
-	case csr && ask.CSR == "" && !sent.csr:
-		return invalid("csr", "is required")
-	case !csr && ask.CSR != "":
-		return invalid("csr", "is not used by this scope; leave it out")
-	case publicKey && ask.PublicKey == "" && !sent.publicKey:
-		return invalid("public_key", "is required")
-	case !publicKey && ask.PublicKey != "":
-		return invalid("public_key", "is not used by this scope; leave it out")
-	default:
-		return nil
-	}
 }
 
 // certificate returns the data for the pki engine. It contains every name, for a role that takes none from the CSR.
@@ -102,42 +118,16 @@ func (r recipe) certificate(params map[string]any, withCSR bool, sent keyProofs)
 	if bad != nil {
 		return nil, bad
 	}
-	if !csr.matches(commonName, dnsNames) {
+	// The request may name nothing but what the scope grants.
+	other := func(name string) bool { return name != commonName }
+	unlisted := func(name string) bool { return other(name) && !slices.Contains(dnsNames, name) }
+	if slices.ContainsFunc(csr.commonNames, other) || slices.ContainsFunc(csr.dnsNames, unlisted) {
 		return nil, invalid("csr", csrNames)
 	}
 	data["csr"] = csr.pem
 	return data, nil
 }
 
-func (r recipe) userCertificate(params map[string]any, publicKey string, sent keyProofs) (map[string]string, *InvalidAsk) {
-	principals, bad := renderAll(r.principals, params)
-	if bad != nil || sent.publicKey {
-		return nil, bad
-	}
-	key, bad := parsePublicKey(publicKey)
-	if bad != nil {
-		return nil, bad
-	}
-	// No principal contains a comma, so joining them adds none (H55).
-	return map[string]string{"public_key": key, "valid_principals": strings.Join(principals, ","), "cert_type": "user"}, nil
-}
-
-func (r recipe) written(params map[string]any) (map[string]string, *InvalidAsk) {
-	if r.data == nil {
-		return nil, nil
-	}
-	out := make(map[string]string, len(r.data))
-	for _, key := range sortedKeys(r.data) {
-		text, bad := r.data[key].render(params)
-		if bad != nil {
-			return nil, bad
-		}
-		out[key] = text
-	}
-	return out, nil
-}
-
-// renderAll renders each template and drops duplicate results.
 func renderAll(templates []template, params map[string]any) ([]string, *InvalidAsk) {
 	var out []string
 	for _, t := range templates {
@@ -150,4 +140,161 @@ func renderAll(templates []template, params map[string]any) ([]string, *InvalidA
 		}
 	}
 	return out, nil
+}
+
+// PolicyPrefix is the prefix of the name of every policy in VaultPolicies.
+const PolicyPrefix = "brevet-scope."
+
+// maxTokenPolicies bounds the policies of one vault-token scope. There is one policy for each combination of the values
+// in its paths.
+const maxTokenPolicies = 256
+
+// rule is a Rule, compiled.
+type rule struct {
+	path         template
+	capabilities []string
+}
+
+// VaultPolicies returns the policies that must exist in Vault before this catalogue is used, sorted by name.
+//
+// Most credentials are requested with a token that never leaves the broker, so one policy per scope is enough: where a
+// parameter is part of a path, the policy allows any one segment. A credential of kind vault-token is itself handed out,
+// so its policies are exact: one for each combination of values.
+func (c *Catalogue) VaultPolicies() []VaultPolicy {
+	var out []VaultPolicy
+	for _, name := range c.names {
+		d := c.scopes[name]
+		switch d.scope.Credential.Kind {
+		case KindJWT:
+		case KindVaultToken:
+			for _, params := range d.combinations() {
+				// Load has already rendered every combination.
+				if p, bad := d.recipe.tokenPolicy(name, params); bad == nil {
+					out = append(out, p)
+				}
+			}
+		default:
+			out = append(out, d.recipe.policy)
+		}
+	}
+	slices.SortFunc(out, func(a, b VaultPolicy) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// newVaultPolicy writes a Vault policy. Paths and capabilities contain only plain characters, so %q escapes nothing.
+func newVaultPolicy(scope string, allowed map[string][]string) VaultPolicy {
+	var text strings.Builder
+	for _, path := range sortedKeys(allowed) {
+		quoted := make([]string, len(allowed[path]))
+		for i, capability := range allowed[path] {
+			quoted[i] = fmt.Sprintf("%q", capability)
+		}
+		fmt.Fprintf(&text, "path %q {\n  capabilities = [%s]\n}\n", path, strings.Join(quoted, ", "))
+	}
+	sum := sha256.Sum256([]byte(text.String()))
+	return VaultPolicy{Name: PolicyPrefix + scope + "." + hex.EncodeToString(sum[:4]), Text: text.String()}
+}
+
+// wrapperPolicy allows what the token that requests the credential needs: one path. It has + in place of each segment that
+// contains a parameter, because Vault has no pattern for part of a segment.
+func (d *definition) wrapperPolicy() VaultPolicy {
+	may := []string{"read"}
+	if c := d.scope.Credential; c.Kind == KindPKI || c.Kind == KindSSH || c.Method == MethodWrite {
+		// Vault requires create if an engine can tell that nothing exists at the path yet.
+		may = []string{"create", "update"}
+	}
+	segments := strings.Split(strings.Join(d.recipe.path.literals, "{}"), "/")
+	for i, segment := range segments {
+		if strings.Contains(segment, "{}") {
+			segments[i] = "+"
+		}
+	}
+	return newVaultPolicy(d.scope.Name, map[string][]string{strings.Join(segments, "/"): may})
+}
+
+// tokenPolicy returns the policy of a vault-token for the given values.
+func (r recipe) tokenPolicy(scope string, params map[string]any) (VaultPolicy, *InvalidAsk) {
+	allowed := map[string][]string{}
+	for _, rule := range r.rules {
+		path, bad := rule.path.render(params)
+		if bad != nil {
+			return VaultPolicy{}, bad
+		}
+		may := append(allowed[path], rule.capabilities...)
+		slices.Sort(may)
+		allowed[path] = slices.Compact(may)
+	}
+	return newVaultPolicy(scope, allowed), nil
+}
+
+// ruleParams returns the names of the parameters in the rules, sorted.
+func (r recipe) ruleParams() []string {
+	var names []string
+	for _, rule := range r.rules {
+		names = append(names, rule.path.names...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// combinations returns every combination of values of the parameters in the rules. Load has checked that there are not too
+// many.
+func (d *definition) combinations() []map[string]any {
+	out := []map[string]any{{}}
+	for _, name := range d.recipe.ruleParams() {
+		var longer []map[string]any
+		for _, chosen := range out {
+			for _, value := range d.scope.Params[name].all() {
+				with := maps.Clone(chosen)
+				with[name] = value
+				longer = append(longer, with)
+			}
+		}
+		out = longer
+	}
+	return out
+}
+
+// all returns the values of an enum, bool or int parameter, as many as a scope may have policies and one more.
+func (p Param) all() []any {
+	var out []any
+	switch p.Type {
+	case ParamEnum:
+		for _, value := range p.Values {
+			out = append(out, value)
+		}
+	case ParamBool:
+		out = []any{false, true}
+	case ParamInt:
+		for n := p.Min; n <= p.Max && len(out) <= maxTokenPolicies; n++ {
+			out = append(out, n)
+		}
+	case ParamString:
+	}
+	return out
+}
+
+// checkTokenPolicies builds every policy of a scope once, so that none fails later.
+func (r *reader) checkTokenPolicies(n *yaml.Node, d *definition) {
+	count := 1
+	for _, name := range d.recipe.ruleParams() {
+		count *= max(len(d.scope.Params[name].all()), 1) // 0 has been reported: a string, or no values
+		if count > maxTokenPolicies {
+			r.at(n, "credential.policy: the values of its parameters have more than %d combinations; each is a policy in Vault", maxTokenPolicies)
+			return
+		}
+	}
+	texts := map[string]string{}
+	for _, params := range d.combinations() {
+		p, bad := d.recipe.tokenPolicy(d.scope.Name, params)
+		if bad != nil {
+			r.at(n, "credential.policy: %v", bad)
+			return
+		}
+		if other, taken := texts[p.Name]; taken && other != p.Text {
+			r.at(n, "credential.policy: two of its policies have the same name %s; add or remove a path", p.Name)
+			return
+		}
+		texts[p.Name] = p.Text
+	}
 }

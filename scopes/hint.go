@@ -5,6 +5,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -28,26 +29,8 @@ func (c *Catalogue) narrowest(ask Ask, denied Decision, decide func(Ask) (Decisi
 }
 
 // candidates yields requests from the nearest to the farthest: the same scope for a shorter time, the same scope with a
-// smaller number, then a related scope.
+// smaller number, then a related scope. Numbers and times are lowered to a threshold of a policy.
 func (c *Catalogue) candidates(ask Ask, denied Decision) iter.Seq[Ask] {
-	return func(yield func(Ask) bool) {
-		if denied.Scope != nil {
-			for smaller := range c.smaller(ask, denied) {
-				if !yield(smaller) {
-					return
-				}
-			}
-		}
-		for _, def := range c.related(ask.Scope, denied.Scope) {
-			if !yield(project(ask, def)) {
-				return
-			}
-		}
-	}
-}
-
-// smaller yields the same request with one number lowered to a threshold of a policy.
-func (c *Catalogue) smaller(ask Ask, denied Decision) iter.Seq[Ask] {
 	return func(yield func(Ask) bool) {
 		for _, seconds := range c.below("ttl", int64(denied.TTL/time.Second), 1) {
 			shorter := ask
@@ -56,22 +39,47 @@ func (c *Catalogue) smaller(ask Ask, denied Decision) iter.Seq[Ask] {
 				return
 			}
 		}
-		ttl := ask.TTL
-		if ttl != 0 {
-			ttl = denied.TTL
-		}
-		for _, name := range slices.Sorted(maps.Keys(denied.Params)) {
+		for _, name := range sortedKeys(denied.Params) {
 			value, ok := denied.Params[name].(int64)
 			if !ok {
 				continue
 			}
 			for _, n := range c.below("params."+name, value, denied.Scope.Params[name].Min) {
 				smaller := ask
-				smaller.Params, smaller.TTL = maps.Clone(denied.Params), ttl
+				smaller.Params = maps.Clone(denied.Params)
 				smaller.Params[name] = n
+				if ask.TTL != 0 {
+					smaller.TTL = denied.TTL
+				}
 				if !yield(smaller) {
 					return
 				}
+			}
+		}
+		// A related scope has no more authority than the denied one. If the name is not a scope, a typing error counts as
+		// close too, and scopes with the least authority come first among equally close ones.
+		type neighbour struct {
+			def         *definition
+			away, order int
+		}
+		var near []neighbour
+		for _, name := range c.names {
+			def, shared := c.scopes[name], sharedSegments(ask.Scope, name)
+			rank := def.scope.Authority.Rank()
+			if denied.Scope != nil {
+				if shared > 0 && name != ask.Scope && rank <= denied.Scope.Authority.Rank() {
+					near = append(near, neighbour{def, -shared, -rank})
+				}
+			} else if away := distance(ask.Scope, name); shared > 0 || away <= maxTypo {
+				near = append(near, neighbour{def, away, rank})
+			}
+		}
+		slices.SortStableFunc(near, func(a, b neighbour) int {
+			return cmp.Or(cmp.Compare(a.away, b.away), cmp.Compare(a.order, b.order))
+		})
+		for _, n := range near {
+			if !yield(project(ask, n.def)) {
+				return
 			}
 		}
 	}
@@ -81,9 +89,6 @@ func (c *Catalogue) smaller(ask Ask, denied Decision) iter.Seq[Ask] {
 func (c *Catalogue) below(name string, value, lo int64) []int64 {
 	var out []int64
 	for _, at := range c.thresholds[name] {
-		if at > value || at < lo-1 {
-			continue
-		}
 		for _, n := range []int64{at - 1, at, at + 1} {
 			if n < value && n >= lo {
 				out = append(out, n)
@@ -94,44 +99,6 @@ func (c *Catalogue) below(name string, value, lo int64) []int64 {
 	out = slices.Compact(out)
 	slices.Reverse(out)
 	return out
-}
-
-// related returns the scopes whose names are close to name, the nearest first. They have no more authority than the
-// denied scope. If name is not a scope, a typing error counts as close too, and scopes with the least authority come
-// first among equally close ones.
-func (c *Catalogue) related(name string, denied *Scope) []*definition {
-	var near []neighbour
-	for _, other := range c.names {
-		n := neighbour{def: c.scopes[other], shared: sharedSegments(name, other)}
-		rank := n.def.scope.Authority.Rank()
-		if denied == nil {
-			n.away, n.order = distance(name, other), rank
-			if n.shared > 0 || n.away <= maxTypo {
-				near = append(near, n)
-			}
-			continue
-		}
-		n.away, n.order = -n.shared, -rank
-		if n.shared > 0 && other != name && rank <= denied.Authority.Rank() {
-			near = append(near, n)
-		}
-	}
-	slices.SortStableFunc(near, func(a, b neighbour) int {
-		return cmp.Or(cmp.Compare(a.away, b.away), cmp.Compare(a.order, b.order))
-	})
-	out := make([]*definition, 0, maxTries)
-	for _, n := range near[:min(len(near), maxTries)] {
-		out = append(out, n.def)
-	}
-	return out
-}
-
-// neighbour is a scope that the caller might have meant. It is nearer if away is smaller or, for equal away, if order is
-// smaller.
-type neighbour struct {
-	def         *definition
-	shared      int // leading segments in common with the name
-	away, order int
 }
 
 // project requests another scope with those parameters that it also has, and with the caller's key if the scope certifies
@@ -154,4 +121,42 @@ func project(ask Ask, def *definition) Ask {
 		out.TTL = min(ask.TTL, def.scope.TTL.Max)
 	}
 	return out
+}
+
+// maxTypo is the edit distance up to which a known name counts as the intended one.
+const maxTypo = 3
+
+// distance returns how many letters to change, add or remove to turn a into b. A name longer than any scope name gets the
+// maximum distance without comparison, to bound the work.
+func distance(a, b string) int {
+	if len(a) > maxName+len(".*") || len(b) > maxName+len(".*") {
+		return max(len(a), len(b))
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// sharedSegments counts the leading segments that two names have in common.
+func sharedSegments(a, b string) int {
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	n := 0
+	for n < len(as) && n < len(bs) && as[n] == bs[n] {
+		n++
+	}
+	return n
 }

@@ -729,3 +729,20 @@ func TestLimitsAreRead(t *testing.T) {
 		t.Error("a copy of a scope reaches into the catalogue")
 	}
 }
+
+// A policy is quoted as written, without the text around it.
+func TestPolicyIsQuotedAsWritten(t *testing.T) {
+	const written = "@id(\"mail\") @why(\"a; \\\"b\\\"\")\npermit (principal, action == Action::\"mail.read\", resource)\n// not yet;\nwhen { context.task != \";\" /* ; */ };"
+	c := load(t, worldScopes, "// é before\n\n"+written+" // after\n@id(\"other\") forbid (principal, action, resource);\n")
+	got, ok := c.Policy("mail")
+	want := scopes.Policy{ID: "mail", Effect: scopes.EffectPermit, File: "policies.cedar", Line: 3, Text: written}
+	if diff := cmp.Diff(want, got); diff != "" || !ok {
+		t.Errorf("policy (-want +got), found %v:\n%s", ok, diff)
+	}
+	if other, _ := c.Policy("other"); other.Text != `@id("other") forbid (principal, action, resource);` || other.Line != 7 {
+		t.Errorf("got %+v", other)
+	}
+	if _, ok := c.Policy("mai"); ok {
+		t.Error("found a policy that is not there")
+	}
+}

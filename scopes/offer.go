@@ -51,8 +51,6 @@ func (c *Catalogue) Offers(id spiffeid.ID) []Offer {
 	return offers
 }
 
-func (p policy) tree() *ast.Policy { return (*ast.Policy)(p.cedar.AST()) }
-
 // truth is the set of values that a condition can have over all requests. Evaluation may fail instead, which never
 // permits.
 type truth struct{ yes, no bool }
@@ -87,7 +85,7 @@ func (o outlook) open(approved bool) bool {
 	for _, i := range o.q.about.places {
 		p := o.q.about.policies[i]
 		switch {
-		case p.cedar.Effect() == cedar.Permit:
+		case p.Effect == EffectPermit:
 			permitted = permitted || o.policy(p.tree()).yes
 		case !o.policy(p.tree()).no:
 			return false // it forbids every request, or it errs, which denies too
@@ -97,7 +95,7 @@ func (o outlook) open(approved bool) bool {
 }
 
 func (o outlook) policy(p *ast.Policy) truth {
-	holds := heads(p.Principal, o.q.principal).and(heads(p.Action, o.q.action)).and(o.resource(p.Resource))
+	holds := heads(p.Principal, o.q.principal).and(heads(p.Action, o.q.action)).and(o.def.resourceMatches(p.Resource))
 	for _, condition := range p.Conditions {
 		if !holds.yes {
 			return holds
@@ -131,13 +129,13 @@ func heads(head ast.IsScopeNode, e cedar.Entity) truth {
 	return unknown
 }
 
-// resource reports whether a head may match a resource of the scope.
-func (o outlook) resource(head ast.IsScopeNode) truth {
+// resourceMatches reports whether a head may match a resource of the scope.
+func (d *definition) resourceMatches(head ast.IsScopeNode) truth {
 	if _, all := head.(ast.ScopeTypeAll); all {
 		return known(true)
 	}
 	named := headLiterals(head)
-	if len(named) > 0 && !slices.ContainsFunc(named, func(uid cedar.EntityUID) bool { return o.def.shape.MatchString(string(uid.ID)) }) {
+	if len(named) > 0 && !slices.ContainsFunc(named, func(uid cedar.EntityUID) bool { return d.shape.MatchString(string(uid.ID)) }) {
 		return known(false)
 	}
 	return unknown
@@ -157,7 +155,18 @@ func (o outlook) condition(n ast.IsNode) truth {
 			return known(has)
 		}
 	}
-	if ofAsk(n) {
+	// An expression that depends on more than the sandbox, the scope, and whether people approved the request may hold or not.
+	more := false
+	ast.Inspect(ast.NewNode(n), func(n ast.IsNode) bool {
+		access, ok := n.(ast.NodeTypeAccess)
+		if ok && isContext(access.Arg) && access.Value == "approved" {
+			return false
+		}
+		v, ok := n.(ast.NodeTypeVariable)
+		more = more || ok && (v.Name == "context" || v.Name == "resource")
+		return true
+	})
+	if more {
 		return unknown
 	}
 	value, err := eval.Eval(n, o.env)
@@ -165,21 +174,4 @@ func (o outlook) condition(n ast.IsNode) truth {
 		return known(bool(holds))
 	}
 	return unknown
-}
-
-// ofAsk reports whether an expression depends on more than the sandbox, the scope, and whether people approved the
-// request.
-func ofAsk(n ast.IsNode) bool {
-	found := false
-	ast.Inspect(ast.NewNode(n), func(n ast.IsNode) bool {
-		access, ok := n.(ast.NodeTypeAccess)
-		if ok && isContext(access.Arg) && access.Value == "approved" {
-			return false
-		}
-		if v, ok := n.(ast.NodeTypeVariable); ok && (v.Name == "context" || v.Name == "resource") {
-			found = true
-		}
-		return true
-	})
-	return found
 }

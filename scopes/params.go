@@ -3,7 +3,6 @@ package scopes
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -48,50 +47,23 @@ func baseline(s string) string {
 	return ""
 }
 
-// boundParams applies to every request, including one for an unknown scope.
-func boundParams(raw map[string]any) error {
-	total := 0
-	for name, value := range raw {
-		total += len(name)
-		switch v := value.(type) {
-		case string:
-			total += len(v)
-		case json.Number:
-			total += len(v)
-		}
-	}
-	if total > maxParamBytes {
-		return invalid("params", "must not exceed %d bytes in total", maxParamBytes)
-	}
-	return nil
-}
-
-// flat rejects what no scope could accept. For a known scope, accept reports more precisely what is wrong.
-func flat(raw map[string]any) error {
-	for _, value := range raw {
-		switch value.(type) {
-		case string, json.Number, bool, float64, int64, int:
-		default:
-			return invalid("params", "must be strings, numbers or booleans")
-		}
-	}
-	return nil
-}
-
 // accept checks the parameters of a request and returns them with one Go type per parameter type: string, int64 or bool.
 func (d *definition) accept(raw map[string]any) (map[string]any, *InvalidAsk) {
-	for _, name := range slices.Sorted(maps.Keys(raw)) {
+	for _, name := range sortedKeys(raw) {
 		if _, ok := d.scope.Params[name]; ok {
 			continue
 		}
-		field := "params"
+		field, takes := "params", "no parameters"
 		if paramSyntax.MatchString(name) {
 			field += "." + name
 		}
-		return nil, invalid(field, "is unknown; this scope takes %s", d.paramNames())
+		if len(d.scope.Params) > 0 {
+			takes = strings.Join(sortedKeys(d.scope.Params), ", ")
+		}
+		return nil, invalid(field, "is unknown; this scope takes %s", takes)
 	}
 	out := make(map[string]any, len(d.scope.Params))
-	for _, name := range slices.Sorted(maps.Keys(d.scope.Params)) {
+	for _, name := range sortedKeys(d.scope.Params) {
 		value, given := raw[name]
 		if !given {
 			return nil, invalid("params."+name, "is required")
@@ -107,24 +79,14 @@ func (d *definition) accept(raw map[string]any) (map[string]any, *InvalidAsk) {
 
 // widest returns the maximum length of a value in bytes.
 func (p Param) widest() int {
+	if p.Type == ParamString {
+		return p.MaxLength
+	}
 	widest := len("-9007199254740992")
-	switch p.Type {
-	case ParamString:
-		widest = p.MaxLength
-	case ParamEnum:
-		for _, value := range p.Values {
-			widest = max(widest, len(value))
-		}
-	case ParamInt, ParamBool:
+	for _, value := range p.Values {
+		widest = max(widest, len(value))
 	}
 	return widest
-}
-
-func (d *definition) paramNames() string {
-	if len(d.scope.Params) == 0 {
-		return "no parameters"
-	}
-	return strings.Join(slices.Sorted(maps.Keys(d.scope.Params)), ", ")
 }
 
 // canonical returns the value in its Go type, or why it is refused.
@@ -132,10 +94,24 @@ func (p Param) canonical(value any, pattern *regexp.Regexp) (any, string) {
 	switch p.Type {
 	case ParamString, ParamEnum:
 		s, ok := value.(string)
-		if !ok {
+		switch {
+		case !ok:
 			return nil, "must be a string"
+		case p.Type == ParamEnum && !slices.Contains(p.Values, s):
+			return nil, "must be one of " + strings.Join(p.Values, ", ")
+		case p.Type == ParamEnum:
+			return s, ""
+		// Check the length first: neither expression should process a megabyte.
+		case len(s) > p.MaxLength:
+			return nil, fmt.Sprintf("must be at most %d bytes long", p.MaxLength)
 		}
-		return s, p.refuseText(s, pattern)
+		if why := baseline(s); why != "" {
+			return nil, why
+		}
+		if !pattern.MatchString(s) {
+			return nil, "must match " + p.Pattern
+		}
+		return s, ""
 	case ParamInt:
 		n, ok := integral(value)
 		if !ok || n < p.Min || n > p.Max {
@@ -151,26 +127,6 @@ func (p Param) canonical(value any, pattern *regexp.Regexp) (any, string) {
 	default:
 		return nil, "has an unknown type"
 	}
-}
-
-func (p Param) refuseText(s string, pattern *regexp.Regexp) string {
-	if p.Type == ParamEnum {
-		if !slices.Contains(p.Values, s) {
-			return "must be one of " + strings.Join(p.Values, ", ")
-		}
-		return ""
-	}
-	// Check the length first: neither expression should process a megabyte.
-	if len(s) > p.MaxLength {
-		return fmt.Sprintf("must be at most %d bytes long", p.MaxLength)
-	}
-	if why := baseline(s); why != "" {
-		return why
-	}
-	if !pattern.MatchString(s) {
-		return "must match " + p.Pattern
-	}
-	return ""
 }
 
 // integral accepts the Go types in which JSON decoders return a whole number.

@@ -1,11 +1,16 @@
 package scopes
 
 import (
+	"errors"
+	"iter"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cedar-policy/cedar-go"
+	cedarast "github.com/cedar-policy/cedar-go/ast"
+	"github.com/cedar-policy/cedar-go/x/exp/ast"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
@@ -22,25 +27,45 @@ const (
 
 var idSyntax = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,99}$`)
 
-// policy is one Cedar policy. Decisions name it by its @id.
-type policy struct {
-	id    string
-	cedar *cedar.Policy
-	file  string
-	line  int
-	text  string // as written
+// Policy is one Cedar policy as written. Decisions name it by its @id.
+type Policy struct {
+	ID     string
+	Effect string // EffectPermit or EffectForbid
+	File   string
+	Line   int    // where it begins, including annotations
+	Text   string // from its first annotation to its semicolon
 }
 
-type policies []policy
+// The effects of a policy.
+const (
+	EffectPermit = "permit"
+	EffectForbid = "forbid"
+)
+
+// policy is a Policy, parsed.
+type policy struct {
+	Policy
+	cedar *cedar.Policy
+}
+
+// cedarPosition finds the position in Cedar's error message, because its errors have no field for it.
+var cedarPosition = regexp.MustCompile(`^(?:parser error: )?(?:parse error at )?<input>:(\d+):\d+:? ?(?:"": )?`)
 
 // readPolicies parses one file. Cedar stops at the first mistake in the file.
-func readPolicies(f File, problems *Problems) policies {
+func readPolicies(f File, problems *Problems) []policy {
 	parsed, err := cedar.NewPolicyListFromBytes(f.Name, f.Data)
 	if err != nil {
-		problems.add(f.Name, cedarLine(err), "not a Cedar policy: %s", cedarMessage(err))
+		if inner := errors.Unwrap(err); inner != nil {
+			err = inner
+		}
+		line := 0 // unknown
+		if m := cedarPosition.FindStringSubmatch(err.Error()); m != nil {
+			line, _ = strconv.Atoi(m[1]) // the expression matches only digits
+		}
+		problems.add(f.Name, line, "not a Cedar policy: %s", cedarPosition.ReplaceAllString(err.Error(), ""))
 		return nil
 	}
-	var out policies
+	var out []policy
 	for _, p := range parsed {
 		at := p.Position().Line
 		id, ok := p.Annotations()["id"]
@@ -50,24 +75,44 @@ func readPolicies(f File, problems *Problems) policies {
 		case !idSyntax.MatchString(string(id)):
 			problems.add(f.Name, at, "policy @id %q must be lower-case letters, digits and dashes, at most 100", string(id))
 		default:
+			effect := EffectForbid
+			if p.Effect() == cedar.Permit {
+				effect = EffectPermit
+			}
 			text := policyText(string(f.Data[p.Position().Offset:]))
-			out = append(out, policy{id: string(id), cedar: p, file: f.Name, line: at, text: text})
+			out = append(out, policy{Policy{ID: string(id), Effect: effect, File: f.Name, Line: at, Text: text}, p})
 		}
 	}
 	return out
 }
 
-// sort orders the policies by id and reports duplicate ids.
-func (ps policies) sort(problems *Problems) {
-	slices.SortStableFunc(ps, func(a, b policy) int { return strings.Compare(a.id, b.id) })
-	first := 0
-	for i := 1; i < len(ps); i++ {
-		if ps[i].id != ps[first].id {
-			first = i
-			continue
+// policyText returns the first policy in text: up to the first semicolon outside strings and comments.
+func policyText(text string) string {
+	for i := 0; i < len(text); i++ {
+		end := "" // of a comment
+		switch {
+		case text[i] == ';':
+			return text[:i+1]
+		case text[i] == '"':
+			for i++; i < len(text) && text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++
+				}
+			}
+		case strings.HasPrefix(text[i:], "//"):
+			end = "\n"
+		case strings.HasPrefix(text[i:], "/*"):
+			end = "*/"
 		}
-		problems.add(ps[i].file, ps[i].line, "policy @id %q is used twice; the first is at %s:%d", ps[i].id, ps[first].file, ps[first].line)
+		if end != "" {
+			at := strings.Index(text[i+1:], end)
+			if at < 0 {
+				return text
+			}
+			i += at + len(end)
+		}
 	}
+	return text
 }
 
 // checkPolicies checks every policy against the schema of the scopes.
@@ -78,12 +123,12 @@ func (c *Catalogue) checkPolicies(problems *Problems) {
 		before := len(*problems)
 		for _, uid := range p.literals() {
 			if why := c.refuseLiteral(uid, schema); why != "" {
-				problems.add(p.file, p.line, "policy %s: %s", p.id, why)
+				problems.add(p.File, p.Line, "policy %s: %s", p.ID, why)
 			}
 		}
 		for _, uid := range p.equated() {
 			if _, scope := c.scopes[string(uid.ID)]; uid.Type == typeAction && schema.actions[string(uid.ID)] && !scope {
-				problems.add(p.file, p.line, "policy %s: %s is a group, which no action equals; write `action in` instead of ==", p.id, uid)
+				problems.add(p.File, p.Line, "policy %s: %s is a group, which no action equals; write `action in` instead of ==", p.ID, uid)
 			}
 		}
 		// The validator would report the same mistake again, without the advice.
@@ -91,7 +136,7 @@ func (c *Catalogue) checkPolicies(problems *Problems) {
 			continue
 		}
 		for _, why := range schema.validate(p) {
-			problems.add(p.file, p.line, "policy %s: %s", p.id, why)
+			problems.add(p.File, p.Line, "policy %s: %s", p.ID, why)
 		}
 	}
 }
@@ -99,9 +144,9 @@ func (c *Catalogue) checkPolicies(problems *Problems) {
 // idle reports whether p is about an authority that no scope has at present. Such a rule ("nobody gets permission
 // scopes") is written before the scopes exist. It cannot match any request yet, and is validated as soon as it can.
 func (c *Catalogue) idle(p policy) bool {
-	group, ok := p.actionGroup()
-	return ok && isAuthorityGroup(group) && !slices.ContainsFunc(c.names, func(name string) bool {
-		return c.scopes[name].parents.Contains(group)
+	head, ok := p.tree().Action.(ast.ScopeTypeIn)
+	return ok && isAuthorityGroup(head.Entity) && !slices.ContainsFunc(c.names, func(name string) bool {
+		return c.scopes[name].parents.Contains(head.Entity)
 	})
 }
 
@@ -122,7 +167,13 @@ func (c *Catalogue) refuseLiteral(uid cedar.EntityUID, schema *schema) string {
 		}
 	case typeAction:
 		if !schema.actions[id] {
-			return uid.String() + " is neither a scope nor a group of scopes" + didYouMean(id, schema.actions)
+			advice, least := "use the name of a scope, a group such as github.*, or authority:read", maxTypo+1
+			for _, known := range sortedKeys(schema.actions) {
+				if d := distance(id, known); d < least {
+					advice, least = "did you mean "+known+"?", d
+				}
+			}
+			return uid.String() + " is neither a scope nor a group of scopes; " + advice
 		}
 	case typeResource:
 		if !slices.ContainsFunc(c.names, func(name string) bool { return c.scopes[name].shape.MatchString(id) }) {
@@ -130,4 +181,320 @@ func (c *Catalogue) refuseLiteral(uid cedar.EntityUID, schema *schema) string {
 		}
 	}
 	return ""
+}
+
+// Policies returns the ids of all policies, sorted.
+func (c *Catalogue) Policies() []string {
+	out := make([]string, len(c.policies))
+	for i, p := range c.policies {
+		out[i] = p.ID
+	}
+	return out
+}
+
+// Policy returns the policy with that @id.
+func (c *Catalogue) Policy(id string) (Policy, bool) {
+	p, ok := c.policy(id)
+	return p.Policy, ok
+}
+
+func (c *Catalogue) policy(id string) (policy, bool) {
+	i, ok := slices.BinarySearchFunc(c.policies, id, func(p policy, id string) int { return strings.Compare(p.ID, id) })
+	if !ok {
+		return policy{}, false
+	}
+	return c.policies[i], true
+}
+
+// PoliciesAbout returns the policies whose head may match requests for a scope, sorted by id. It ignores their
+// conditions.
+func (c *Catalogue) PoliciesAbout(scope string) []Policy {
+	def, ok := c.scopes[scope]
+	if !ok {
+		return nil
+	}
+	var about []Policy
+	for _, p := range c.policies {
+		if p.admits(def) && def.resourceMatches(p.tree().Resource).yes {
+			about = append(about, p.Policy)
+		}
+	}
+	return about
+}
+
+// Permittable reports whether any policy could permit a scope to any sandbox. It ignores conditions and resources.
+func (c *Catalogue) Permittable(scope string) bool {
+	def, ok := c.scopes[scope]
+	return ok && slices.ContainsFunc(c.policies, func(p policy) bool { return p.Effect == EffectPermit && p.admits(def) })
+}
+
+// FavoursHigher reports whether a policy may allow more for a scope in the higher of two authority classes than in the
+// lower one. It takes two versions of the scope.
+func (c *Catalogue) FavoursHigher(lower, higher *Scope) bool {
+	low, high := &definition{}, &definition{}
+	low.action, low.parents = actionOf(*lower)
+	high.action, high.parents = actionOf(*higher)
+	return slices.ContainsFunc(c.policies, func(p policy) bool {
+		inLow, inHigh := p.admits(low), p.admits(high)
+		if inLow != inHigh && inHigh == (p.Effect == EffectPermit) {
+			return true
+		}
+		return slices.ContainsFunc(p.conditionLiterals(), func(uid cedar.EntityUID) bool {
+			return isAuthorityGroup(uid) && low.parents.Contains(uid) != high.parents.Contains(uid)
+		})
+	})
+}
+
+// SamePolicy reports whether a policy of this catalogue and the one with the same id in another catalogue differ only in
+// layout, comments and annotations.
+func (c *Catalogue) SamePolicy(other *Catalogue, id string) bool {
+	a, inC := c.policy(id)
+	b, inOther := other.policy(id)
+	return inC && inOther && a.meaning() == b.meaning()
+}
+
+func (p policy) meaning() string {
+	bare := *p.tree()
+	bare.Annotations, bare.Position = nil, ast.Position{}
+	data, err := cedar.NewPolicyFromAST((*cedarast.Policy)(&bare)).MarshalJSON()
+	if err != nil {
+		return p.Text // a policy that cannot be compared counts as different
+	}
+	return string(data)
+}
+
+// ReadsTask reports whether the decision about a scope may depend on the task: whether any policy about the scope uses
+// context other than for fields that are not the task.
+func (c *Catalogue) ReadsTask(scope string) bool {
+	def, ok := c.scopes[scope]
+	return ok && slices.ContainsFunc(c.policies, func(p policy) bool {
+		if !p.admits(def) {
+			return false
+		}
+		used, elsewhere := 0, 0
+		for n := range p.expressions() {
+			if isContext(n) {
+				used++
+			}
+			switch field := n.(type) {
+			case ast.NodeTypeAccess:
+				if isContext(field.Arg) && field.Value != "task" {
+					elsewhere++
+				}
+			case ast.NodeTypeHas:
+				if isContext(field.Arg) {
+					elsewhere++ // the task is always set
+				}
+			}
+		}
+		return used != elsewhere
+	})
+}
+
+func (p policy) tree() *ast.Policy { return (*ast.Policy)(p.cedar.AST()) }
+
+// admits reports whether the head of the policy matches a scope. Conditions can only narrow that.
+func (p policy) admits(d *definition) bool {
+	return heads(p.tree().Action, cedar.Entity{UID: d.action, Parents: d.parents}).yes
+}
+
+// expressions yields every node of the policy's conditions.
+func (p policy) expressions() iter.Seq[ast.IsNode] {
+	return func(yield func(ast.IsNode) bool) {
+		more := true
+		for _, condition := range p.tree().Conditions {
+			ast.Inspect(ast.NewNode(condition.Body), func(n ast.IsNode) bool {
+				more = more && yield(n)
+				return more
+			})
+		}
+	}
+}
+
+// literals returns every entity that the policy names.
+func (p policy) literals() []cedar.EntityUID {
+	tree := p.tree()
+	return slices.Concat(headLiterals(tree.Principal), headLiterals(tree.Action), headLiterals(tree.Resource), p.conditionLiterals())
+}
+
+// conditionLiterals returns every entity that its conditions name.
+func (p policy) conditionLiterals() []cedar.EntityUID {
+	var out []cedar.EntityUID
+	for n := range p.expressions() {
+		if uid, ok := entityIn(n); ok {
+			out = append(out, uid)
+		}
+	}
+	return out
+}
+
+func headLiterals(head ast.IsScopeNode) []cedar.EntityUID {
+	switch h := head.(type) {
+	case ast.ScopeTypeEq:
+		return []cedar.EntityUID{h.Entity}
+	case ast.ScopeTypeIn:
+		return []cedar.EntityUID{h.Entity}
+	case ast.ScopeTypeIsIn:
+		return []cedar.EntityUID{h.Entity}
+	case ast.ScopeTypeInSet:
+		return h.Entities
+	default:
+		return nil
+	}
+}
+
+func entityIn(n ast.IsNode) (cedar.EntityUID, bool) {
+	literal, _ := n.(ast.NodeValue)
+	uid, ok := literal.Value.(cedar.EntityUID)
+	return uid, ok
+}
+
+// equated returns every entity that the policy compares with ==, != or `action == X`. Such a comparison does not consider
+// groups.
+func (p policy) equated() []cedar.EntityUID {
+	var out []cedar.EntityUID
+	if head, ok := p.tree().Action.(ast.ScopeTypeEq); ok {
+		out = append(out, head.Entity)
+	}
+	for n := range p.expressions() {
+		var sides ast.BinaryNode
+		switch n := n.(type) {
+		case ast.NodeTypeEquals:
+			sides = n.BinaryNode
+		case ast.NodeTypeNotEquals:
+			sides = n.BinaryNode
+		}
+		for _, side := range []ast.IsNode{sides.Left, sides.Right} {
+			if uid, ok := entityIn(side); ok {
+				out = append(out, uid)
+			}
+		}
+	}
+	return out
+}
+
+// findThresholds collects the numbers that policies compare context.ttl and parameters with, by "ttl" or parameter name,
+// ascending. A denied request may pass on the other side of a threshold.
+func findThresholds(all []policy) map[string][]int64 {
+	out := map[string][]int64{}
+	for _, p := range all {
+		for n := range p.expressions() {
+			var sides ast.BinaryNode
+			switch c := n.(type) {
+			case ast.NodeTypeLessThan:
+				sides = c.BinaryNode
+			case ast.NodeTypeLessThanOrEqual:
+				sides = c.BinaryNode
+			case ast.NodeTypeGreaterThan:
+				sides = c.BinaryNode
+			case ast.NodeTypeGreaterThanOrEqual:
+				sides = c.BinaryNode
+			case ast.NodeTypeEquals:
+				sides = c.BinaryNode
+			}
+			value, isValue := sides.Right.(ast.NodeValue)
+			if !isValue {
+				sides.Left, sides.Right = sides.Right, sides.Left
+				value, _ = sides.Right.(ast.NodeValue)
+			}
+			at, isLong := value.Value.(cedar.Long)
+			if name, inContext := contextName(sides.Left); isLong && inContext {
+				out[name] = append(out[name], int64(at))
+			}
+		}
+	}
+	for name := range out {
+		slices.Sort(out[name])
+		out[name] = slices.Compact(out[name])
+	}
+	return out
+}
+
+// contextName returns "ttl" for context.ttl and "params.x" for context.params.x.
+func contextName(n ast.IsNode) (string, bool) {
+	outer, ok := n.(ast.NodeTypeAccess)
+	if !ok {
+		return "", false
+	}
+	if isContext(outer.Arg) {
+		return string(outer.Value), outer.Value == "ttl"
+	}
+	inner, ok := outer.Arg.(ast.NodeTypeAccess)
+	return "params." + string(outer.Value), ok && isContext(inner.Arg) && inner.Value == "params"
+}
+
+func isContext(n ast.IsNode) bool {
+	v, ok := n.(ast.NodeTypeVariable)
+	return ok && v.Name == "context"
+}
+
+// index finds the policies whose head may match a request without checking the others. It looks them up by the action or
+// group that the head names, then by the principal or group. The zero EntityUID stands for a head that names none.
+// Skipping the other policies changes nothing: a policy whose head does not match neither permits nor forbids, and never
+// errs.
+type index map[cedar.EntityUID]map[cedar.EntityUID][]int // positions in the policies
+
+func newIndex(all []policy) index {
+	namedOrAny := func(head ast.IsScopeNode) []cedar.EntityUID {
+		if named := headLiterals(head); len(named) > 0 {
+			return named
+		}
+		return []cedar.EntityUID{{}}
+	}
+	x := index{}
+	for i, p := range all {
+		for _, action := range namedOrAny(p.tree().Action) {
+			if x[action] == nil {
+				x[action] = map[cedar.EntityUID][]int{}
+			}
+			for _, principal := range namedOrAny(p.tree().Principal) {
+				x[action][principal] = append(x[action][principal], i)
+			}
+		}
+	}
+	return x
+}
+
+// about returns the positions, in order, of the policies that may match a principal and an action. All groups of both
+// must be their direct parents.
+func (x index) about(principal, action cedar.Entity) []int {
+	var places []int
+	for a := range selfAndGroups(action) {
+		byPrincipal := x[a]
+		if len(byPrincipal) == 0 {
+			continue
+		}
+		for p := range selfAndGroups(principal) {
+			places = append(places, byPrincipal[p]...)
+		}
+	}
+	slices.Sort(places)
+	return slices.Compact(places) // a head can name two groups of one action
+}
+
+// selfAndGroups yields what a head that matches an entity may name: nothing, the entity, or one of its groups.
+func selfAndGroups(e cedar.Entity) iter.Seq[cedar.EntityUID] {
+	return func(yield func(cedar.EntityUID) bool) {
+		if yield(cedar.EntityUID{}) && yield(e.UID) {
+			e.Parents.All()(yield)
+		}
+	}
+}
+
+// some is the subset of the policies at these positions.
+type some struct {
+	policies []policy
+	places   []int
+}
+
+// All yields the policies by id, in order. Cedar's own sets number policies by their position in a file, which means
+// nothing in a record.
+func (s some) All() iter.Seq2[cedar.PolicyID, *cedar.Policy] {
+	return func(yield func(cedar.PolicyID, *cedar.Policy) bool) {
+		for _, i := range s.places {
+			if !yield(cedar.PolicyID(s.policies[i].ID), s.policies[i].cedar) {
+				return
+			}
+		}
+	}
 }

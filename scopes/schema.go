@@ -37,7 +37,32 @@ func newSchema(c *Catalogue) *schema {
 		s.validate = refuseAll(err)
 		return s
 	}
-	s.validate = c.validation(whole)
+	// Check each policy against the part of the schema that concerns it. The validator tries every action of its schema with
+	// every policy, and with a thousand scopes nearly all of that work would be wasted.
+	members := map[cedar.EntityUID][]string{}
+	for _, name := range c.names {
+		def := c.scopes[name]
+		members[def.action] = append(members[def.action], name)
+		for group := range def.parents.All() {
+			members[group] = append(members[group], name)
+		}
+	}
+	checks := map[string]func(policy) []string{}
+	s.validate = func(p policy) []string {
+		key, head, named := "", headLiterals(p.tree().Action), []cedar.EntityUID(nil)
+		if len(head) > 0 {
+			named = slices.Concat(head, p.conditionLiterals())
+			key = fmt.Sprint(head, named)
+		}
+		if checks[key] == nil {
+			tree := whole
+			if len(head) > 0 {
+				tree = c.part(head, named, members)
+			}
+			checks[key] = compileSchema(tree)
+		}
+		return checks[key](p)
+	}
 	return s
 }
 
@@ -53,35 +78,6 @@ func newTree() *ast.Schema {
 		tree.Actions[cedar.String(authorityPrefix+string(a))] = ast.Action{}
 	}
 	return tree
-}
-
-// validation checks a policy against the part of the schema that concerns it. The validator tries every action of its
-// schema with every policy, and with a thousand scopes nearly all of that work would be wasted.
-func (c *Catalogue) validation(whole *ast.Schema) func(policy) []string {
-	members := map[cedar.EntityUID][]string{}
-	for _, name := range c.names {
-		def := c.scopes[name]
-		members[def.action] = append(members[def.action], name)
-		for group := range def.parents.All() {
-			members[group] = append(members[group], name)
-		}
-	}
-	checks := map[string]func(policy) []string{}
-	return func(p policy) []string {
-		head := headLiterals(p.tree().Action)
-		if len(head) == 0 {
-			return cached(checks, "", func() *ast.Schema { return whole })(p)
-		}
-		named := append(slices.Clone(head), p.conditionLiterals()...)
-		return cached(checks, fmt.Sprint(head, named), func() *ast.Schema { return c.part(head, named, members) })(p)
-	}
-}
-
-func cached(checks map[string]func(policy) []string, key string, tree func() *ast.Schema) func(policy) []string {
-	if checks[key] == nil {
-		checks[key] = compileSchema(tree())
-	}
-	return checks[key]
 }
 
 // part returns the schema of the scopes that the head matches. It also contains the other actions that the policy names,
@@ -104,9 +100,6 @@ func (c *Catalogue) part(head, named []cedar.EntityUID, members map[cedar.Entity
 	return tree
 }
 
-// userType is the type of the person whom a sandbox acts for.
-var userType = ast.RecordType{"id": {Type: ast.String()}, "groups": {Type: ast.Set(ast.String())}}
-
 // addAction adds a scope and its groups: one for its authority, and one for each prefix of its name (github.issues.* and
 // github.* for github.issues.read).
 func addAction(actions ast.Actions, s Scope) {
@@ -121,7 +114,15 @@ func addAction(actions ast.Actions, s Scope) {
 	}
 	params := ast.RecordType{}
 	for name, p := range s.Params {
-		params[cedar.String(name)] = ast.Attribute{Type: cedarType(p.Type)}
+		kind := ast.IsType(ast.String())
+		switch p.Type {
+		case ParamInt:
+			kind = ast.Long()
+		case ParamBool:
+			kind = ast.Bool()
+		case ParamString, ParamEnum:
+		}
+		params[cedar.String(name)] = ast.Attribute{Type: kind}
 	}
 	actions[cedar.String(s.Name)] = ast.Action{
 		Parents: append(below(groups[0]), below(authorityPrefix+string(s.Authority))...),
@@ -134,22 +135,9 @@ func addAction(actions ast.Actions, s Scope) {
 				"task":     {Type: ast.String()},
 				"binding":  {Type: ast.String()},
 				"approved": {Type: ast.Bool()},
-				"user":     {Type: userType, Optional: true},
+				"user":     {Type: ast.RecordType{"id": {Type: ast.String()}, "groups": {Type: ast.Set(ast.String())}}, Optional: true},
 			},
 		},
-	}
-}
-
-func cedarType(t ParamType) ast.IsType {
-	switch t {
-	case ParamInt:
-		return ast.Long()
-	case ParamBool:
-		return ast.Bool()
-	case ParamString, ParamEnum:
-		return ast.String()
-	default:
-		return ast.String()
 	}
 }
 

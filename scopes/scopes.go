@@ -104,7 +104,7 @@ func (l Limit) String() string {
 	if l.Live > 0 {
 		return fmt.Sprintf("%d at a time per %s", l.Live, per)
 	}
-	return fmt.Sprintf("%d in %s per %s", l.Count, short(l.Window), per)
+	return fmt.Sprintf("%d in %s per %s", l.Count, FormatDuration(l.Window), per)
 }
 
 // What a limit is counted per. Each is counted within one trust domain, so one trust domain cannot use up another's
@@ -256,20 +256,17 @@ func (s *Scope) clone() *Scope {
 	c.Approval = s.Approval.clone()
 	c.Limits = slices.Clone(s.Limits)
 	c.Egress = slices.Clone(s.Egress)
-	for i := range c.Egress {
-		c.Egress[i] = c.Egress[i].clone()
+	for i, e := range c.Egress {
+		e.Hosts, e.Methods, e.Paths, e.Databases = slices.Clone(e.Hosts), slices.Clone(e.Methods), slices.Clone(e.Paths), slices.Clone(e.Databases)
+		c.Egress[i] = e
 	}
-	c.Credential = s.Credential.clone()
+	out := &c.Credential
+	out.Data = maps.Clone(out.Data)
+	out.DNSNames, out.Principals, out.Policy = slices.Clone(out.DNSNames), slices.Clone(out.Principals), slices.Clone(out.Policy)
+	for i := range out.Policy {
+		out.Policy[i].Capabilities = slices.Clone(out.Policy[i].Capabilities)
+	}
 	return &c
-}
-
-func (c Credential) clone() Credential {
-	c.Data = maps.Clone(c.Data)
-	c.DNSNames, c.Principals, c.Policy = slices.Clone(c.DNSNames), slices.Clone(c.Principals), slices.Clone(c.Policy)
-	for i := range c.Policy {
-		c.Policy[i].Capabilities = slices.Clone(c.Policy[i].Capabilities)
-	}
-	return c
 }
 
 func (a *Approval) clone() *Approval {

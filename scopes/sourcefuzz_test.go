@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/diff"
 )
 
 // FuzzReadExamples: any input is either refused with Problems or gives examples that can be checked.
@@ -60,7 +61,7 @@ func FuzzPolicyText(f *testing.F) {
 		if err != nil {
 			t.Fatalf("the texts of %q are no policies: %v", cedar, err)
 		}
-		if d := scopes.Plan(c, again); len(d.Policies) != 0 {
+		if d := diff.Compare(c, again); len(d.Policies) != 0 {
 			t.Fatalf("the texts of %q are others: %+v", cedar, d.Policies)
 		}
 	})

@@ -1,6 +1,8 @@
 package scopes
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"regexp"
 	"regexp/syntax"
@@ -43,11 +45,11 @@ func parseTemplate(s string, at *place) (template, error) {
 		}
 		t.literals = append(t.literals, literal)
 		if !found {
-			return t, t.check()
+			break
 		}
 		name, after, closed := strings.Cut(after, "}")
 		if !closed {
-			return t, fmt.Errorf("has a { without a }")
+			return t, errors.New("has a { without a }")
 		}
 		if !paramSyntax.MatchString(name) {
 			return t, fmt.Errorf("has {%s}, but braces may contain only the name of a parameter", name)
@@ -55,25 +57,22 @@ func parseTemplate(s string, at *place) (template, error) {
 		t.names = append(t.names, name)
 		rest = after
 	}
-}
-
-func (t template) check() error {
-	if t.at.head != nil && !t.at.head.MatchString(t.literals[0]) {
-		return fmt.Errorf("%s", t.at.headWhy)
+	if at.head != nil && !at.head.MatchString(t.literals[0]) {
+		return t, errors.New(at.headWhy)
 	}
 	for i := 1; i < len(t.names); i++ {
 		if t.literals[i] == "" {
-			return fmt.Errorf("has {%s}{%s} with nothing between them; put a separator between them", t.names[i-1], t.names[i])
+			return t, fmt.Errorf("has {%s}{%s} with nothing between them; put a separator between them", t.names[i-1], t.names[i])
 		}
 	}
 	sample := strings.Join(t.literals, "x")
 	if len(sample) > maxTemplate {
-		return fmt.Errorf("is longer than %d bytes", maxTemplate)
+		return t, fmt.Errorf("is longer than %d bytes", maxTemplate)
 	}
-	if why := t.at.whole(sample); why != "" {
-		return fmt.Errorf("%s", why)
+	if why := at.whole(sample); why != "" {
+		return t, errors.New(why)
 	}
-	return nil
+	return t, nil
 }
 
 // render fills in the values, which must have passed the baseline check in params.go.
@@ -93,21 +92,18 @@ func (t template) render(values map[string]any) (string, *InvalidAsk) {
 		b.WriteString(value)
 		b.WriteString(next)
 	}
+	why := t.at.whole(b.String())
 	if b.Len() > maxTemplate {
-		return "", t.refuse(fmt.Sprintf("is longer than %d bytes", maxTemplate))
+		why = fmt.Sprintf("is longer than %d bytes", maxTemplate)
 	}
-	if why := t.at.whole(b.String()); why != "" {
-		return "", t.refuse(why)
+	switch {
+	case why == "":
+		return b.String(), nil
+	case len(t.names) == 1:
+		return "", invalid("params."+t.names[0], "produces a %s that %s", t.at.name, why)
+	default:
+		return "", invalid("params", "produce a %s that %s", t.at.name, why)
 	}
-	return b.String(), nil
-}
-
-// refuse names the parameter that made the text invalid, or all of them if there are several.
-func (t template) refuse(why string) *InvalidAsk {
-	if len(t.names) == 1 {
-		return invalid("params."+t.names[0], "produces a %s that %s", t.at.name, why)
-	}
-	return invalid("params", "produce a %s that %s", t.at.name, why)
 }
 
 // uses returns what is wrong with the parameters that a template names, or "".
@@ -115,13 +111,17 @@ func (t template) uses(params map[string]Param) string {
 	for _, name := range t.names {
 		p, ok := params[name]
 		if !ok {
-			return fmt.Sprintf("names {%s}, which is not in params (%s)", name, orNone(sortedKeys(params)))
+			known := strings.Join(sortedKeys(params), ", ")
+			return fmt.Sprintf("names {%s}, which is not in params (%s)", name, cmp.Or(known, "none"))
 		}
 		if t.at.value == nil {
 			continue
 		}
-		if p.Type == ParamString && !t.at.value.MatchString("/") && canHold(p.Pattern, '/') {
-			return fmt.Sprintf("has {%s}, whose pattern could match a /; write one that cannot, such as [a-z0-9-]+", name)
+		if p.Type == ParamString && !t.at.value.MatchString("/") {
+			pattern, err := syntax.Parse(p.Pattern, syntax.Perl)
+			if err != nil || couldMatch(pattern, '/') {
+				return fmt.Sprintf("has {%s}, whose pattern could match a /; write one that cannot, such as [a-z0-9-]+", name)
+			}
 		}
 		for _, value := range p.Values {
 			if !t.at.value.MatchString(value) {
@@ -132,12 +132,7 @@ func (t template) uses(params map[string]Param) string {
 	return ""
 }
 
-// canHold reports whether an expression could match a text that contains c. If in doubt, it returns true.
-func canHold(pattern string, c rune) bool {
-	parsed, err := syntax.Parse(pattern, syntax.Perl)
-	return err != nil || couldMatch(parsed, c)
-}
-
+// couldMatch reports whether an expression could match a text that contains c. If in doubt, it returns true.
 func couldMatch(re *syntax.Regexp, c rune) bool {
 	switch re.Op {
 	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
@@ -154,4 +149,127 @@ func couldMatch(re *syntax.Regexp, c rune) bool {
 	default:
 		return slices.ContainsFunc(re.Sub, func(sub *syntax.Regexp) bool { return couldMatch(sub, c) })
 	}
+}
+
+// The places that templates fill, and what each may contain. Where a value is part of a path of Vault, it never contains a
+// slash, so it stays within its own segment whatever the admin's pattern allows (H52 to H54).
+
+var (
+	kindSyntax     = regexp.MustCompile(`^[a-z][a-z0-9-]*:`)
+	segmentValue   = regexp.MustCompile(`^[^/]+$`)
+	dnsValue       = regexp.MustCompile(`^[a-z0-9.-]+$`)
+	principalValue = regexp.MustCompile(`^[a-z0-9_-]+$`)
+	firstSegment   = regexp.MustCompile(`^[A-Za-z0-9._-]+/`)
+	labelSyntax    = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	allDigits      = regexp.MustCompile(`^[0-9]+$`)
+	userSyntax     = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,63}$`)
+)
+
+const maxDNSName = 253
+
+// reserved lists Vault's own paths, for its configuration and its logins. No scope's credential may use them.
+var reserved = []string{"sys", "auth", "identity", "cubbyhole"}
+
+const pathHeadWhy = "must begin with the mount path of an engine, without a leading slash, and continue below it, such as secret/data/app"
+
+var (
+	// resourcePlace defines what the resource: of a scope may contain.
+	resourcePlace = place{
+		name: "resource", literal: regexp.MustCompile(`^[A-Za-z0-9:/._-]*$`), chars: "letters, digits and : / . _ -",
+		head: kindSyntax, headWhy: "must begin with a kind and a colon, such as github:repo/",
+		whole: func(s string) string {
+			if slices.ContainsFunc(strings.Split(s, "/"), dotSegment) {
+				return "has a . or .. segment; remove it"
+			}
+			return ""
+		},
+	}
+	pathPlace = place{
+		name: "path", literal: regexp.MustCompile(`^[A-Za-z0-9/._-]*$`), chars: "letters, digits and / . _ -",
+		head: firstSegment, headWhy: pathHeadWhy, value: segmentValue, whole: refusePath,
+	}
+	// rulePlace is a path in a policy: + is one whole segment, and * at the end matches any suffix.
+	rulePlace = place{
+		name: "path", literal: regexp.MustCompile(`^[A-Za-z0-9/._+*-]*$`), chars: "letters, digits and / . _ - + *",
+		head: firstSegment, headWhy: pathHeadWhy, value: segmentValue, whole: refuseRule,
+	}
+	rolePlace = place{
+		name: "role", literal: regexp.MustCompile(`^[A-Za-z0-9._-]*$`), chars: "letters, digits and . _ -",
+		value: segmentValue, whole: refuseSegments,
+	}
+	dnsPlace = place{
+		name: "DNS name", literal: regexp.MustCompile(`^[a-z0-9.-]*$`), chars: "lower-case letters, digits and . -",
+		value: dnsValue, whole: refuseDNS,
+	}
+	principalPlace = place{
+		name: "principal", literal: regexp.MustCompile(`^[a-z0-9_-]*$`), chars: "lower-case letters, digits and _ -",
+		value: principalValue, whole: func(name string) string {
+			if !userSyntax.MatchString(name) {
+				return "is not a user name: a lower-case letter or _, then letters, digits, _ and -, at most 64"
+			}
+			return ""
+		},
+	}
+	// dataPlace excludes what another system could take for its own template syntax.
+	dataPlace = place{
+		name: "text", literal: regexp.MustCompile(`^[ -#%-z|~]*$`), chars: "visible ASCII without { } $",
+		whole: func(string) string { return "" },
+	}
+)
+
+func dotSegment(s string) bool { return s == "." || s == ".." }
+
+func refuseSegments(path string) string {
+	for segment := range strings.SplitSeq(path, "/") {
+		if segment == "" || dotSegment(segment) {
+			return "has an empty, . or .. segment"
+		}
+	}
+	return ""
+}
+
+func refusePath(path string) string {
+	if mount, _, _ := strings.Cut(path, "/"); slices.Contains(reserved, mount) {
+		return "is below " + mount + "/, which Vault reserves"
+	}
+	return refuseSegments(path)
+}
+
+func refuseRule(path string) string {
+	plain := strings.TrimSuffix(strings.TrimSuffix(path, "*"), "/")
+	if strings.Contains(plain, "*") {
+		return "has a * that is not at the end"
+	}
+	for segment := range strings.SplitSeq(plain, "/") {
+		if strings.Contains(segment, "+") && segment != "+" {
+			return "has a + that is not a whole segment"
+		}
+	}
+	if strings.HasSuffix(path, "+*") {
+		return "has a * after a +; write /+/*"
+	}
+	if strings.HasSuffix(path, "/") {
+		return "has an empty, . or .. segment"
+	}
+	return refusePath(plain)
+}
+
+// IsDNSName reports whether a name is a DNS name in lower case.
+func IsDNSName(name string) bool { return refuseDNS(name) == "" }
+
+func refuseDNS(name string) string {
+	if len(name) > maxDNSName {
+		return "is longer than 253 bytes"
+	}
+	labels := strings.Split(name, ".")
+	for _, label := range labels {
+		if !labelSyntax.MatchString(label) {
+			return "has a label that is not 1 to 63 letters, digits and inner dashes"
+		}
+	}
+	// No top-level domain is a number: such a name would be read as an IP address.
+	if allDigits.MatchString(labels[len(labels)-1]) {
+		return "ends in a number"
+	}
+	return ""
 }

@@ -66,22 +66,6 @@ func TestThePersonsTokenBoundsTheTTL(t *testing.T) {
 	}
 }
 
-// A draft is evaluated with the groups at the time of the record only.
-func TestReplayGoesByThePerson(t *testing.T) {
-	draft := load(t, worldScopes, sreOnly)
-	r := scopes.NewReplayer(draft)
-	for _, user := range []*scopes.User{nil, behalf("ann", "sre").User, behalf("ann").User, behalf("ann", "dev", "sre").User} {
-		rec := agentReads()
-		rec.User, rec.Given = user, 2*time.Minute
-		r.Add(rec)
-		r.Add(rec)
-	}
-	want := map[scopes.Shift]int64{scopes.Unchanged: 4, scopes.NewlyDenied: 4}
-	if diff := cmp.Diff(want, r.Report(10).Counts); diff != "" {
-		t.Errorf("counts (-want +got):\n%s", diff)
-	}
-}
-
 func TestExamplesOnBehalfOfSomebody(t *testing.T) {
 	c := load(t, worldScopes, sreOnly)
 	for _, result := range c.Check(examplesOf(t, `examples:

@@ -29,8 +29,8 @@ func (r *reader) at(n *yaml.Node, format string, args ...any) {
 	r.problems.add(r.file, n.Line, "%s%s", r.where, fmt.Sprintf(format, args...))
 }
 
-// parseYAML returns the root of the one document in data, or nil.
-func (r *reader) parseYAML(data []byte) *yaml.Node {
+// items parses a file and returns what is listed under its single key.
+func (r *reader) items(data []byte) []*yaml.Node {
 	var doc yaml.Node
 	limits := yaml.WithPlugin(loaderlimits.New(loaderlimits.DepthValue(maxYAMLDepth)))
 	if err := yaml.Load(data, &doc, limits); err != nil {
@@ -41,25 +41,37 @@ func (r *reader) parseYAML(data []byte) *yaml.Node {
 		r.problems.add(r.file, 0, "contains no YAML document; begin it with %s:", r.top)
 		return nil
 	}
-	before := len(*r.problems)
-	r.plain(doc.Content[0])
-	if len(*r.problems) > before {
+	root, before := doc.Content[0], len(*r.problems)
+	if r.plain(root); len(*r.problems) > before {
 		return nil
 	}
-	return doc.Content[0]
+	fields := r.mapping(root, "file", r.top)
+	if fields == nil {
+		return nil
+	}
+	if fields[r.top] == nil {
+		r.at(root, "%s is missing; list the %s under it", r.top, r.top)
+		return nil
+	}
+	return r.list(fields[r.top], r.top)
 }
 
 // syntax reports the YAML library's errors, without the library's own prefix.
 func (r *reader) syntax(err error) {
-	var many *yaml.LoadErrors
-	if errors.As(err, &many) {
+	if many, ok := errors.AsType[*yaml.LoadErrors](err); ok {
 		for _, e := range many.Errors {
-			r.problems.add(r.file, e.Mark.Line, "not valid YAML: %s", r.documentAdvice(e.Message))
+			what := e.Message
+			switch {
+			case strings.Contains(what, "found multiple"):
+				what = "one document per file; move the part after --- to another file"
+			case strings.Contains(what, "no documents"):
+				what = "the file is empty; begin it with " + r.top + ":"
+			}
+			r.problems.add(r.file, e.Mark.Line, "not valid YAML: %s", what)
 		}
 		return
 	}
-	var one *yaml.LoadError
-	if errors.As(err, &one) {
+	if one, ok := errors.AsType[*yaml.LoadError](err); ok {
 		what := one.Message
 		if one.ContextMsg != "" {
 			what = one.ContextMsg + ": " + what
@@ -68,17 +80,6 @@ func (r *reader) syntax(err error) {
 		return
 	}
 	r.problems.add(r.file, 0, "not valid YAML: %v", err)
-}
-
-func (r *reader) documentAdvice(message string) string {
-	switch {
-	case strings.Contains(message, "found multiple"):
-		return "one document per file; move the part after --- to another file"
-	case strings.Contains(message, "no documents"):
-		return "the file is empty; begin it with " + r.top + ":"
-	default:
-		return message
-	}
 }
 
 // plain rejects every construct whose meaning differs from its text.
@@ -148,6 +149,16 @@ func (r *reader) list(n *yaml.Node, what string) []*yaml.Node {
 	return n.Content
 }
 
+// listOf returns the items of a sequence that must have 1 to most items.
+func (r *reader) listOf(n *yaml.Node, what string, most int, of string) []*yaml.Node {
+	items := r.list(n, what)
+	if n.Kind == yaml.SequenceNode && (len(items) == 0 || len(items) > most) {
+		r.at(n, "%s must list 1 to %d %s", what, most, of)
+		return nil
+	}
+	return items
+}
+
 // text returns a string. It does not convert numbers and booleans to a string, because YAML has several spellings of
 // each.
 func (r *reader) text(n *yaml.Node, what string) (string, bool) {
@@ -213,7 +224,7 @@ func (r *reader) duration(n *yaml.Node, what string, lo time.Duration) (time.Dur
 	}
 	d, err := time.ParseDuration(n.Value)
 	if n.Kind != yaml.ScalarNode || err != nil || d < lo || d > maxDuration || d%time.Second != 0 {
-		r.at(n, "%s must be whole seconds from %s to %s, such as 90s or 5m", what, short(lo), short(maxDuration))
+		r.at(n, "%s must be whole seconds from %s to %s, such as 90s or 5m", what, FormatDuration(lo), FormatDuration(maxDuration))
 		return 0, false
 	}
 	return d, true

@@ -10,6 +10,7 @@ import (
 
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/diff"
 )
 
 // CatalogPlanCmd is `brevet catalog plan`.
@@ -33,7 +34,7 @@ func (c *CatalogPlanCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	diff := scopes.Plan(from, to)
+	diff := diff.Compare(from, to)
 	if err := printDiff(con, diff); err != nil {
 		return err
 	}
@@ -65,21 +66,21 @@ func (c *CatalogPlanCmd) from(ctx context.Context, con *console) (*scopes.Catalo
 }
 
 // signs are the prefixes of changes.
-var signs = map[scopes.Change]string{scopes.Added: "+", scopes.Removed: "-", scopes.Modified: "~"}
+var signs = map[diff.Change]string{diff.Added: "+", diff.Removed: "-", diff.Modified: "~"}
 
 // marks say how a change affects reach. Capitals draw attention to the changes that need a review.
-var marks = map[scopes.Reach]string{
-	scopes.Widened: "  <- WIDENS REACH", scopes.Narrowed: "  (narrows reach)", scopes.Changed: "  <- CHANGES REACH, review",
+var marks = map[diff.Reach]string{
+	diff.Widened: "  <- WIDENS REACH", diff.Narrowed: "  (narrows reach)", diff.Changed: "  <- CHANGES REACH, review",
 }
 
 type diffReport struct {
-	Changes bool               `json:"changes"`
-	Summary scopes.DiffSummary `json:"summary"`
-	scopes.Diff
+	Changes bool         `json:"changes"`
+	Summary diff.Summary `json:"summary"`
+	diff.Diff
 }
 
 // printDiff prints the changes between two catalogues.
-func printDiff(con *console, diff scopes.Diff) error {
+func printDiff(con *console, diff diff.Diff) error {
 	if con.json {
 		return con.encode(diffReport{Changes: !diff.Empty(), Summary: diff.Summary(), Diff: diff})
 	}
@@ -95,12 +96,12 @@ func printDiff(con *console, diff scopes.Diff) error {
 	return err
 }
 
-func printScopeChange(out io.Writer, s scopes.ScopeChange) error {
+func printScopeChange(out io.Writer, s diff.ScopeChange) error {
 	fmt.Fprintf(out, "%s scope %s%s\n", signs[s.Change], s.Name, marks[s.Reach])
 	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	for _, f := range s.Fields {
 		value := safetext.Text(f.Old) + safetext.Text(f.New)
-		if s.Change == scopes.Modified {
+		if s.Change == diff.Modified {
 			value = orNothing(f.Old) + " -> " + orNothing(f.New) + marks[f.Reach]
 		}
 		fmt.Fprintf(table, "    %s\t%s\n", safetext.Text(f.Field), value)
@@ -119,7 +120,7 @@ func orNothing(s string) string {
 	return safetext.Text(s)
 }
 
-func printPolicyChange(out io.Writer, p scopes.PolicyChange) {
+func printPolicyChange(out io.Writer, p diff.PolicyChange) {
 	fmt.Fprintf(out, "%s policy %s (%s)%s\n", signs[p.Change], p.ID, p.Effect, marks[p.Reach])
 	before, after := textLines(p.Old), textLines(p.New)
 	head := 0
@@ -150,7 +151,7 @@ func printLines(out io.Writer, sign string, lines []string) {
 	}
 }
 
-func summary(diff scopes.Diff) string {
+func summary(diff diff.Diff) string {
 	s := diff.Summary()
 	switch {
 	case diff.Empty():

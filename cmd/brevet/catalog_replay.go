@@ -13,6 +13,7 @@ import (
 
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/replay"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -67,11 +68,11 @@ func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
 		return fmt.Errorf("--database-url-file: %w", err)
 	}
 	since := time.Now().Add(-time.Duration(c.Since))
-	replayed, err := replay(ctx, newProgress(con.err), draft, past{databaseURL, since})
+	replayed, err := decideAgain(ctx, newProgress(con.err), draft, past{databaseURL, since})
 	if err != nil {
 		return fmt.Errorf("replaying decisions: %w", err)
 	}
-	report := replayReport{Since: since.UTC().Truncate(time.Second), Replay: replayed.Report(c.Top)}
+	report := replayReport{Since: since.UTC().Truncate(time.Second), Report: replayed.Report(c.Top)}
 	report.Changes = report.changed() > 0
 	if err := printReplay(con, report); err != nil {
 		return err
@@ -88,8 +89,8 @@ type past struct {
 	since       time.Time
 }
 
-// replay decides all recorded requests again, in parallel with up to maxReaders readers.
-func replay(ctx context.Context, p *progress, draft *scopes.Catalogue, from past) (*scopes.Replayer, error) {
+// decideAgain decides all recorded requests again, in parallel with up to maxReaders readers.
+func decideAgain(ctx context.Context, p *progress, draft *scopes.Catalogue, from past) (*replay.Replayer, error) {
 	var at replayProgress
 	stop := p.follow(at.line)
 	defer stop()
@@ -100,12 +101,12 @@ func replay(ctx context.Context, p *progress, draft *scopes.Catalogue, from past
 	}
 	defer history.Close()
 	at.begin(history.Total())
-	all := make([]*scopes.Replayer, readers)
+	all := make([]*replay.Replayer, readers)
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range all {
-		all[i] = scopes.NewReplayer(draft)
+		all[i] = replay.New(draft)
 		group.Go(func() error {
-			return history.Read(ctx, func(rec scopes.Recorded) {
+			return history.Read(ctx, func(rec replay.Recorded) {
 				all[i].Add(rec)
 				at.done.Add(1)
 			})

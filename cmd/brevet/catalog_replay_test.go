@@ -17,6 +17,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/replay"
 )
 
 const (
@@ -219,11 +220,11 @@ func TestLookback(t *testing.T) {
 // TestReplayedRecordsAreInert checks that the content of a record cannot move the reader's cursor.
 func TestReplayedRecordsAreInert(t *testing.T) {
 	var out bytes.Buffer
-	group := scopes.ReplayGroup{
-		SPIFFEID: "spiffe://acme.test/\x1b[2J", Scope: "x\u202ey", Changes: 1, Counts: map[scopes.Shift]int64{scopes.NewlyDenied: 1},
-		Samples: map[scopes.Shift][]string{scopes.NewlyDenied: {"01\r"}},
+	group := replay.Group{
+		SPIFFEID: "spiffe://acme.test/\x1b[2J", Scope: "x\u202ey", Changes: 1, Counts: map[replay.Shift]int64{replay.NewlyDenied: 1},
+		Samples: map[replay.Shift][]string{replay.NewlyDenied: {"01\r"}},
 	}
-	if err := printGroups(&out, []scopes.ReplayGroup{group}); err != nil {
+	if err := printGroups(&out, []replay.Group{group}); err != nil {
 		t.Fatal(err)
 	}
 	if got := out.String(); strings.ContainsAny(got, "\x1b\r\u202e") || !strings.Contains(got, `\u001b[2J`) {

@@ -8,24 +8,24 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/safetext"
-	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/replay"
 )
 
 // shifts are in the order in which people should review them. Those that give more access come first.
 var shifts = []struct {
-	shift         scopes.Shift
+	shift         replay.Shift
 	name, meaning string
 }{
-	{scopes.NewlyAllowed, "newly allowed", "denied before, allowed now"},
-	{scopes.NewlyUngated, "newly ungated", "needed approval before, allowed without approval now"},
-	{scopes.NewlyAskable, "newly askable", "denied before, can be approved now"},
-	{scopes.NowLonger, "now longer", "same outcome, longer time to live"},
-	{scopes.NewlyDenied, "newly denied", "allowed or approvable before, denied now"},
-	{scopes.NewlyGated, "newly gated", "allowed before, need approval now"},
-	{scopes.NowShorter, "now shorter", "same outcome, shorter time to live"},
-	{scopes.Undecidable, "undecidable", "the draft refuses the parameters of the request"},
-	{scopes.NotByPolicies, "not by policies", "denied by a limit, a quarantine or the end of a task, independent of policy"},
-	{scopes.Unchanged, "unchanged", "same outcome"},
+	{replay.NewlyAllowed, "newly allowed", "denied before, allowed now"},
+	{replay.NewlyUngated, "newly ungated", "needed approval before, allowed without approval now"},
+	{replay.NewlyAskable, "newly askable", "denied before, can be approved now"},
+	{replay.NowLonger, "now longer", "same outcome, longer time to live"},
+	{replay.NewlyDenied, "newly denied", "allowed or approvable before, denied now"},
+	{replay.NewlyGated, "newly gated", "allowed before, need approval now"},
+	{replay.NowShorter, "now shorter", "same outcome, shorter time to live"},
+	{replay.Undecidable, "undecidable", "the draft refuses the parameters of the request"},
+	{replay.NotByPolicies, "not by policies", "denied by a limit, a quarantine or the end of a task, independent of policy"},
+	{replay.Unchanged, "unchanged", "same outcome"},
 }
 
 const replayCaveat = `A change is a recorded request with a different outcome. The replay does not model how a sandbox would have reacted.
@@ -34,12 +34,12 @@ Limits, quarantines and ended tasks are taken as recorded. A request that was ap
 type replayReport struct {
 	Changes bool      `json:"changes"`
 	Since   time.Time `json:"since"`
-	scopes.Replay
+	replay.Report
 }
 
 // changed returns how many decisions would change.
 func (r replayReport) changed() int64 {
-	return r.Decisions - r.Counts[scopes.Unchanged] - r.Counts[scopes.NotByPolicies]
+	return r.Decisions - r.Counts[replay.Unchanged] - r.Counts[replay.NotByPolicies]
 }
 
 func printReplay(con *console, r replayReport) error {
@@ -61,7 +61,7 @@ func printReplay(con *console, r replayReport) error {
 	}
 	for _, part := range []struct {
 		title    string
-		groups   []scopes.ReplayGroup
+		groups   []replay.Group
 		unlisted int64
 	}{
 		{"By scope", r.Scopes, r.Unlisted.Scopes},
@@ -82,7 +82,7 @@ func printReplay(con *console, r replayReport) error {
 	return err
 }
 
-func printShifts(out io.Writer, counts map[scopes.Shift]int64) error {
+func printShifts(out io.Writer, counts map[replay.Shift]int64) error {
 	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	for _, s := range shifts {
 		if n := counts[s.shift]; n > 0 {
@@ -92,7 +92,7 @@ func printShifts(out io.Writer, counts map[scopes.Shift]int64) error {
 	return table.Flush()
 }
 
-func printGroups(out io.Writer, groups []scopes.ReplayGroup) error {
+func printGroups(out io.Writer, groups []replay.Group) error {
 	for _, g := range groups {
 		fmt.Fprintf(out, "  %s\n", strings.TrimSpace(safetext.Text(g.SPIFFEID)+" "+safetext.Text(g.Scope)))
 		table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)

@@ -12,6 +12,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/diff"
 	"golang.org/x/term"
 )
 
@@ -83,7 +84,7 @@ type swap struct {
 
 // replace applies a catalogue after the user has seen and confirmed its changes.
 func (c consent) replace(ctx context.Context, con *console, broker *client.Client, s swap) error {
-	diff := scopes.Plan(s.from, s.to)
+	diff := diff.Compare(s.from, s.to)
 	if diff.Empty() && !con.json {
 		_, err := fmt.Fprintln(con.out, "No changes: the catalogue is in force.")
 		return err
@@ -118,7 +119,7 @@ func (c consent) ask(con *console, s swap, doing string) error {
 	if !c.Yes && (con.json || !term.IsTerminal(int(os.Stdin.Fd()))) {
 		return errors.New("confirmation requires a terminal: review with brevet catalog plan, then add --yes")
 	}
-	if err := printDiff(con, scopes.Plan(s.from, s.to)); err != nil {
+	if err := printDiff(con, diff.Compare(s.from, s.to)); err != nil {
 		return err
 	}
 	sayPolicies(con, newPolicies(s.from, s.to))

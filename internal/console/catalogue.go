@@ -13,6 +13,7 @@ import (
 	"github.com/aymanbagabas/go-udiff"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/diff"
 	"github.com/go-chi/chi/v5"
 )
 
@@ -55,14 +56,14 @@ type shelved struct {
 
 	files  []scopes.File
 	worded sync.Once
-	in     map[string][]scopes.FieldChange
+	in     map[string][]diff.FieldChange
 }
 
 // fields returns the definition of a scope, field by field, in words.
-func (s *shelved) fields(name string) []scopes.FieldChange {
+func (s *shelved) fields(name string) []diff.FieldChange {
 	s.worded.Do(func() {
-		s.in = map[string][]scopes.FieldChange{}
-		for _, one := range scopes.Plan(nil, s.Catalogue).Scopes {
+		s.in = map[string][]diff.FieldChange{}
+		for _, one := range diff.Compare(nil, s.Catalogue).Scopes {
 			s.in[one.Name] = one.Fields
 		}
 	})
@@ -200,7 +201,7 @@ func (c *Console) openProposals(ctx context.Context, head broker.CatalogueVersio
 // scopeView is one scope, and the policies that may apply to it.
 type scopeView struct {
 	Digest   string
-	Fields   []scopes.FieldChange
+	Fields   []diff.FieldChange
 	Policies []scopes.Policy
 	More     int
 	Scope    *scopes.Scope
@@ -274,15 +275,15 @@ type diffView struct {
 	From, To string
 	// Unread is set if this version of Brevet cannot load one of the catalogues. Then only the files are compared.
 	Unread  bool
-	Plan    scopes.Diff
-	Summary scopes.DiffSummary
+	Plan    diff.Diff
+	Summary diff.Summary
 	// Vault lists the Vault policies that the new catalogue needs and the old one did not.
 	Vault []string
 	Files []fileDiff
 }
 
 func (d *diffView) plan(before, after *scopes.Catalogue) {
-	d.Plan = scopes.Plan(before, after)
+	d.Plan = diff.Compare(before, after)
 	d.Summary = d.Plan.Summary()
 	had := map[string]bool{}
 	for _, p := range before.VaultPolicies() {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/replay"
 	"github.com/go-chi/chi/v5"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
@@ -156,7 +157,7 @@ const (
 type Past interface {
 	// Decisions passes the decisions since the given time to visit, in the order of the record, until visit returns false or
 	// ctx ends. It returns the total number of these decisions.
-	Decisions(ctx context.Context, since time.Time, visit func(scopes.Recorded) bool) (int64, error)
+	Decisions(ctx context.Context, since time.Time, visit func(replay.Recorded) bool) (int64, error)
 }
 
 // replayView shows how a catalogue would have decided past requests.
@@ -167,7 +168,7 @@ type replayView struct {
 	// Cut is set if only some of the decisions were replayed. Until is the time of the last one that was.
 	Cut    bool
 	Until  time.Time
-	Report scopes.Replay
+	Report replay.Report
 	Shifts []shiftCount
 }
 
@@ -179,27 +180,27 @@ type shiftCount struct {
 
 // Changed returns the number of decisions with a different outcome.
 func (v replayView) Changed() int64 {
-	return v.Report.Decisions - v.Report.Counts[scopes.Unchanged] - v.Report.Counts[scopes.NotByPolicies]
+	return v.Report.Decisions - v.Report.Counts[replay.Unchanged] - v.Report.Counts[replay.NotByPolicies]
 }
 
 // shiftWords describes a shift in words.
 type shiftWords struct {
-	Shift         scopes.Shift
+	Shift         replay.Shift
 	Name, Meaning string
 }
 
 // shifts are in the order of importance for review: easier access comes first.
 var shifts = []shiftWords{
-	{scopes.NewlyAllowed, "newly allowed", "denied before, allowed now"},
-	{scopes.NewlyUngated, "newly ungated", "needed approval before, allowed without approval now"},
-	{scopes.NewlyAskable, "newly askable", "denied before, can be approved now"},
-	{scopes.NowLonger, "now longer", "same outcome, longer time to live"},
-	{scopes.NewlyDenied, "newly denied", "allowed or approvable before, denied now"},
-	{scopes.NewlyGated, "newly gated", "allowed before, need approval now"},
-	{scopes.NowShorter, "now shorter", "same outcome, shorter time to live"},
-	{scopes.Undecidable, "undecidable", "the draft refuses the parameters of the request"},
-	{scopes.NotByPolicies, "not by policies", "denied by a limit, a quarantine or the end of a task, independent of policy"},
-	{scopes.Unchanged, "unchanged", "same outcome"},
+	{replay.NewlyAllowed, "newly allowed", "denied before, allowed now"},
+	{replay.NewlyUngated, "newly ungated", "needed approval before, allowed without approval now"},
+	{replay.NewlyAskable, "newly askable", "denied before, can be approved now"},
+	{replay.NowLonger, "now longer", "same outcome, longer time to live"},
+	{replay.NewlyDenied, "newly denied", "allowed or approvable before, denied now"},
+	{replay.NewlyGated, "newly gated", "allowed before, need approval now"},
+	{replay.NowShorter, "now shorter", "same outcome, shorter time to live"},
+	{replay.Undecidable, "undecidable", "the draft refuses the parameters of the request"},
+	{replay.NotByPolicies, "not by policies", "denied by a limit, a quarantine or the end of a task, independent of policy"},
+	{replay.Unchanged, "unchanged", "same outcome"},
 }
 
 // replayProposal replays a catalogue that was proposed or applied. It requires a POST because it takes the replica's only
@@ -237,9 +238,9 @@ func (c *Console) replay(r *http.Request, catalogue *scopes.Catalogue) (view, er
 	ctx, cancel := context.WithTimeout(r.Context(), replayTime)
 	defer cancel()
 	v := replayView{Digest: catalogue.Digest(), Since: c.cfg.Now().Add(-back)}
-	again, done := scopes.NewReplayer(catalogue), 0
+	again, done := replay.New(catalogue), 0
 	var err error
-	v.Total, err = c.cfg.Past.Decisions(ctx, v.Since, func(rec scopes.Recorded) bool {
+	v.Total, err = c.cfg.Past.Decisions(ctx, v.Since, func(rec replay.Recorded) bool {
 		if done == mostReplayed {
 			return false
 		}
@@ -257,7 +258,7 @@ func (c *Console) replay(r *http.Request, catalogue *scopes.Catalogue) (view, er
 }
 
 // shiftsOf returns the shifts that occurred, with their descriptions.
-func shiftsOf(counts map[scopes.Shift]int64) []shiftCount {
+func shiftsOf(counts map[replay.Shift]int64) []shiftCount {
 	var all []shiftCount
 	for _, s := range shifts {
 		if n := counts[s.Shift]; n > 0 {

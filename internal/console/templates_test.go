@@ -16,6 +16,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/ratelimit"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/replay"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/mod/sumdb/tlog"
 )
@@ -450,13 +451,13 @@ func catalogueSamples(t *testing.T, admin, auditor *visitor, proposal broker.Cat
 	add("proposal", admin, pageProposal.view("Catalogue proposal", proposalView{Change: proposal, Base: sampleDigest, Decide: true, Diff: diff}))
 	add("proposal-own", admin, pageProposal.view("Catalogue proposal", proposalView{Change: proposal, Base: sampleDigest, Decide: true, Own: true, Diff: diff}))
 
-	shift := map[scopes.Shift]int64{scopes.NewlyAllowed: 2}
-	report := scopes.Replay{Decisions: 40, Counts: map[scopes.Shift]int64{scopes.NewlyAllowed: 2, scopes.Unchanged: 38}, AtLeast: true}
-	report.Scopes = []scopes.ReplayGroup{{Scope: "clock.read", Counts: shift, Samples: map[scopes.Shift][]string{scopes.NewlyAllowed: {sampleID}}}}
-	report.Sandboxes = []scopes.ReplayGroup{{SPIFFEID: sampleSandbox, Scope: "clock.read", Counts: shift}}
+	shift := map[replay.Shift]int64{replay.NewlyAllowed: 2}
+	report := replay.Report{Decisions: 40, Counts: map[replay.Shift]int64{replay.NewlyAllowed: 2, replay.Unchanged: 38}, AtLeast: true}
+	report.Scopes = []replay.Group{{Scope: "clock.read", Counts: shift, Samples: map[replay.Shift][]string{replay.NewlyAllowed: {sampleID}}}}
+	report.Sandboxes = []replay.Group{{SPIFFEID: sampleSandbox, Scope: "clock.read", Counts: shift}}
 	report.Unlisted.Scopes, report.Unlisted.Sandboxes = 2, 3
 	add("replay", admin, pageReplay.view("Replay", replayView{Digest: sampleDigest, Since: sampled.Add(-24 * time.Hour), Total: 100, Cut: true, Until: sampled.Add(-time.Hour), Report: report, Shifts: shiftsOf(report.Counts)}))
-	same := scopes.Replay{Decisions: 40, Counts: map[scopes.Shift]int64{scopes.Unchanged: 40}}
+	same := replay.Report{Decisions: 40, Counts: map[replay.Shift]int64{replay.Unchanged: 40}}
 	add("replay-same", admin, pageReplay.view("Replay", replayView{Since: sampled.Add(-24 * time.Hour), Report: same, Shifts: shiftsOf(same.Counts)}))
 	add("replay-none", admin, pageReplay.view("Replay", replayView{Since: sampled.Add(-24 * time.Hour)}))
 

@@ -14,6 +14,7 @@ import (
 	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/diff"
 )
 
 // functions returns the functions for templates.
@@ -31,9 +32,9 @@ func (c *Console) functions() template.FuncMap {
 		"list":    func(of ...string) []string { return of },
 		"mixes":   safetext.MixesAlphabets,
 		"prose":   prose,
-		"reach": func(r scopes.Reach) string { // marks the changes to review closely
-			return map[scopes.Reach]string{
-				scopes.Widened: "widens reach", scopes.Narrowed: "narrows reach", scopes.Changed: "changes reach, review closely",
+		"reach": func(r diff.Reach) string { // marks the changes to review closely
+			return map[diff.Reach]string{
+				diff.Widened: "widens reach", diff.Narrowed: "narrows reach", diff.Changed: "changes reach, review closely",
 			}[r]
 		},
 		"shiftsof": shiftsOf,

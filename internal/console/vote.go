@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/scopes"

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/egressrule"
 )
 
 // own are headers by which a sandbox could claim an identity, claim to be forwarded for someone, or change the method or target
@@ -118,7 +119,7 @@ func (p *passage) prepare(r *http.Request) error {
 		return &refusal{code: codeTooLarge}
 	}
 	// Match the call that will be sent, not the one that was received.
-	call := scopes.Call{Method: r.Method, Host: p.target.Host, Path: p.target.EscapedPath()}
+	call := egressrule.Call{Method: r.Method, Host: p.target.Host, Path: p.target.EscapedPath()}
 	var err error
 	if p.match, err = p.sandbox.rules.find(r.Context(), call); err != nil {
 		return err

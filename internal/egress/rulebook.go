@@ -11,6 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/egressrule"
 )
 
 // rulesKept is how long a change of the catalogue may take to reach the gateway.
@@ -32,7 +33,7 @@ type edition struct {
 	pages []page
 
 	mu    sync.Mutex
-	found map[scopes.Call]match
+	found map[egressrule.Call]match
 }
 
 // mostFound bounds memory, because the sandbox decides which calls there are.
@@ -41,18 +42,18 @@ const mostFound = 1000
 // page is one scope with its egress rules.
 type page struct {
 	scope  openapi.OfferedScope
-	router *scopes.Router
+	router *egressrule.Router
 }
 
 // match is the scope and the parameters of the credential that a call needs.
 type match struct {
 	scope openapi.OfferedScope
-	route scopes.Route
+	route egressrule.Route
 }
 
 // find returns the scope and the parameters that a call needs. If several scopes match, it takes the one with the least
 // authority, then the first by name.
-func (b *rulebook) find(ctx context.Context, call scopes.Call) (match, error) {
+func (b *rulebook) find(ctx context.Context, call egressrule.Call) (match, error) {
 	now, err := b.current(ctx)
 	if err != nil {
 		return match{}, err
@@ -103,7 +104,7 @@ func (b *rulebook) login(ctx context.Context, user, database string) (match, str
 			}
 			params := map[string]any{} // never nil
 			maps.Copy(params, b.only[p.scope.Name])
-			found = match{p.scope, scopes.Route{Send: scopes.Send{Field: "password"}, Params: params}}
+			found = match{p.scope, egressrule.Route{Send: scopes.Send{Field: "password"}, Params: params}}
 			host = rule.Hosts[0]
 			break
 		}
@@ -145,11 +146,11 @@ func (b *rulebook) current(ctx context.Context) (*edition, error) {
 		rankA, rankB := scopes.Authority(a.scope.Authority).Rank(), scopes.Authority(b.scope.Authority).Rank()
 		return cmp.Or(cmp.Compare(rankA, rankB), cmp.Compare(a.scope.Name, b.scope.Name))
 	})
-	b.last, b.read = &edition{pages: pages, found: map[scopes.Call]match{}}, began
+	b.last, b.read = &edition{pages: pages, found: map[egressrule.Call]match{}}, began
 	return b.last, nil
 }
 
-func routerOf(scope openapi.OfferedScope) (*scopes.Router, error) {
+func routerOf(scope openapi.OfferedScope) (*egressrule.Router, error) {
 	rules := make([]scopes.Egress, len(scope.Egress))
 	for i, rule := range scope.Egress {
 		rules[i] = scopes.Egress{
@@ -164,5 +165,5 @@ func routerOf(scope openapi.OfferedScope) (*scopes.Router, error) {
 	for name, p := range scope.Params {
 		params[name] = scopes.Param{Type: scopes.ParamType(p.Type), Pattern: p.Pattern, Values: p.Values}
 	}
-	return scopes.NewRouter(rules, params)
+	return egressrule.NewRouter(rules, params)
 }

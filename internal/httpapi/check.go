@@ -20,7 +20,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/jws"
 	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/brevet-dev/brevet/internal/token"
-	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/egressrule"
 )
 
 // checkTimeout bounds a check, because the forwarded call waits for it.
@@ -194,7 +194,7 @@ const checkPath = "/v1/check"
 
 // forwardedRequest is the call that a gateway holds while it asks Brevet.
 type forwardedRequest struct {
-	scopes.Call
+	egressrule.Call
 	// x5t is the base64url SHA-256 of the certificate that the caller has proved to the gateway, or "" if there is none.
 	x5t string
 }
@@ -255,7 +255,7 @@ func forwardedRequestOf(r *http.Request) (forwardedRequest, error) {
 	if len(used) > 1 {
 		return forwardedRequest{}, unclear("The headers describe the call in two ways at once.")
 	}
-	m, o := used[0], forwardedRequest{Call: scopes.Call{Method: r.Method, Host: r.Host, Path: target}}
+	m, o := used[0], forwardedRequest{Call: egressrule.Call{Method: r.Method, Host: r.Host, Path: target}}
 	if m.method != "" {
 		var ok [3]bool
 		o.Method, ok[0] = sole(r, m.method)

@@ -28,6 +28,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/egressrule"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
@@ -372,7 +373,7 @@ func TestNginxSendsOnWhatWasJudged(t *testing.T) {
 			for _, r := range e.service.taken() {
 				reached++
 				sent := strings.TrimPrefix(strings.TrimPrefix(target, "https://"+serviceName), "http://"+serviceName)
-				if ok, why := scopes.Allowed(rules, readIssues.Params, scopes.Call{Method: r.Method, Host: r.Host, Path: r.RequestURI}); !ok || r.RequestURI != sent || got.status != 200 {
+				if ok, why := egressrule.Allowed(rules, readIssues.Params, egressrule.Call{Method: r.Method, Host: r.Host, Path: r.RequestURI}); !ok || r.RequestURI != sent || got.status != 200 {
 					t.Errorf("%s on %s: %s reached the service on %s: %s", target, host, r.RequestURI, r.Host, why)
 				}
 			}

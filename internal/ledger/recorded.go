@@ -10,6 +10,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/replay"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -77,7 +78,7 @@ func OpenHistory(ctx context.Context, databaseURL string, since time.Time, reade
 
 // Decisions passes the decisions since some time to visit, in the order of the record, until all have been passed or visit
 // returns false. It returns how many there are. It reads on a separate connection, as an auditor.
-func (l *Ledger) Decisions(ctx context.Context, since time.Time, visit func(scopes.Recorded) bool) (int64, error) {
+func (l *Ledger) Decisions(ctx context.Context, since time.Time, visit func(replay.Recorded) bool) (int64, error) {
 	h, err := OpenHistory(ctx, l.audit.Config().ConnString(), since, 1)
 	if err != nil {
 		return 0, err
@@ -86,7 +87,7 @@ func (l *Ledger) Decisions(ctx context.Context, since time.Time, visit func(scop
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	enough := false
-	err = h.Read(ctx, func(rec scopes.Recorded) {
+	err = h.Read(ctx, func(rec replay.Recorded) {
 		if enough = enough || !visit(rec); enough {
 			stop()
 		}
@@ -106,7 +107,7 @@ func (h *History) Close() { h.pool.Close() }
 // Read passes decisions to visit until all have been passed to some caller. It is safe for concurrent use. Each decision
 // goes to one caller, and the decisions of a chunk come in the order of the record. After an error, which wraps
 // broker.ErrLedgerUnavailable or names a record that cannot be read, some are missing.
-func (h *History) Read(ctx context.Context, visit func(scopes.Recorded)) error {
+func (h *History) Read(ctx context.Context, visit func(replay.Recorded)) error {
 	for {
 		first := h.first + (h.chunks.Add(1)-1)*h.size
 		if first > h.last {
@@ -118,7 +119,7 @@ func (h *History) Read(ctx context.Context, visit func(scopes.Recorded)) error {
 	}
 }
 
-func (h *History) readChunk(ctx context.Context, first int64, visit func(scopes.Recorded)) error {
+func (h *History) readChunk(ctx context.Context, first int64, visit func(replay.Recorded)) error {
 	rows, err := h.pool.Query(ctx, `
 		SELECT id::text, time, spiffe_id, svid_kind = 'x509-svid', jkt IS NOT NULL, scope, params, ttl_asked, ttl, task, decision,
 			decision_code, @svid::text = ANY (clamps), on_behalf_of, on_behalf_groups, @user::text = ANY (clamps)
@@ -146,8 +147,8 @@ func (h *History) readChunk(ctx context.Context, first int64, visit func(scopes.
 }
 
 // recordedOf reads a row except for its parameters, which it leaves in raw.
-func recordedOf(row pgx.Row, raw *[]byte) (scopes.Recorded, error) {
-	var rec scopes.Recorded
+func recordedOf(row pgx.Row, raw *[]byte) (replay.Recorded, error) {
+	var rec replay.Recorded
 	var asked, given int64
 	var cut, cutAgain bool // by the end of the SVID, and then by the end of the person's ID token
 	var user *string

@@ -17,6 +17,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/replay"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -32,15 +33,15 @@ func history(t *testing.T, db *testkit.DB, start time.Time, readers int) *ledger
 }
 
 // readAll reads with this many goroutines, and returns what they got in the order of the ids.
-func readAll(t *testing.T, h *ledger.History, readers int) []scopes.Recorded {
+func readAll(t *testing.T, h *ledger.History, readers int) []replay.Recorded {
 	t.Helper()
 	var mu sync.Mutex
-	var all []scopes.Recorded
+	var all []replay.Recorded
 	var wg sync.WaitGroup
 	for range readers {
 		wg.Go(func() {
-			var mine []scopes.Recorded
-			if err := h.Read(t.Context(), func(rec scopes.Recorded) { mine = append(mine, rec) }); err != nil {
+			var mine []replay.Recorded
+			if err := h.Read(t.Context(), func(rec replay.Recorded) { mine = append(mine, rec) }); err != nil {
 				t.Errorf("Read: %v", err)
 			}
 			mu.Lock()
@@ -49,14 +50,14 @@ func readAll(t *testing.T, h *ledger.History, readers int) []scopes.Recorded {
 		})
 	}
 	wg.Wait()
-	slices.SortFunc(all, func(a, b scopes.Recorded) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(all, func(a, b replay.Recorded) int { return strings.Compare(a.ID, b.ID) })
 	return all
 }
 
 // recorded returns what History must return for a record.
-func recorded(rec broker.Record) scopes.Recorded {
+func recorded(rec broker.Record) replay.Recorded {
 	d := rec.Decision
-	return scopes.Recorded{
+	return replay.Recorded{
 		ID: rec.ID, SPIFFEID: rec.Subject.ID.String(), Bound: rec.Subject.Kind == attest.KindX509, Proved: rec.Request.JKT != "", Scope: rec.Request.Scope,
 		Params: d.Params, TTL: rec.Request.TTL, Task: rec.Request.Task, Time: rec.Time.Truncate(time.Microsecond),
 		Outcome: d.Outcome, Reason: d.Reason, Given: d.TTL,
@@ -94,13 +95,13 @@ func TestHistory(t *testing.T) {
 	begin(t, l, first, denied(func(rec *broker.Record) { rec.Time = start.Add(-time.Hour) }), unknown, byJWT, cut, before, over, wait, ofBob, cutAgain)
 	settle(t, l, to(first, broker.StatusFailed)) // its outcome does not matter
 
-	want := []scopes.Recorded{recorded(first), recorded(unknown), recorded(byJWT), recorded(cut), recorded(over), recorded(wait), recorded(ofBob), recorded(cutAgain)}
+	want := []replay.Recorded{recorded(first), recorded(unknown), recorded(byJWT), recorded(cut), recorded(over), recorded(wait), recorded(ofBob), recorded(cutAgain)}
 	want[1].Params = unknown.Request.Params
 	want[3].Expires = want[3].Time.Add(90 * time.Second)
 	want[4].Expires = want[4].Time
 	want[6].User, want[7].User = bobsUser(), bobsUser()
 	want[7].User.Until = want[7].Time.Add(time.Minute)
-	slices.SortFunc(want, func(a, b scopes.Recorded) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(want, func(a, b replay.Recorded) int { return strings.Compare(a.ID, b.ID) })
 	h := history(t, db, start, 1)
 	if h.Total() != int64(len(want)) {
 		t.Errorf("got %d decisions, want %d", h.Total(), len(want))
@@ -140,7 +141,7 @@ func TestHistoryCountsAnApprovedAskOnce(t *testing.T) {
 	})
 	begin(t, l, redeemed)
 	h := history(t, db, start, 1)
-	if diff := cmp.Diff([]scopes.Recorded{recorded(asked)}, readAll(t, h, 1)); diff != "" || h.Total() != 1 {
+	if diff := cmp.Diff([]replay.Recorded{recorded(asked)}, readAll(t, h, 1)); diff != "" || h.Total() != 1 {
 		t.Errorf("%d decisions (-want +got):\n%s", h.Total(), diff)
 	}
 }
@@ -151,7 +152,7 @@ func TestHistoryInChunks(t *testing.T) {
 	start := moment()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
-	var want []scopes.Recorded
+	var want []replay.Recorded
 	for rec := range records(40) {
 		begin(t, l, rec)
 		settle(t, l, to(rec, broker.StatusFailed)) // an index between two decisions
@@ -187,7 +188,7 @@ func TestHistoryFailures(t *testing.T) {
 		h := history(t, db, start, 1)
 		h.InChunksOf(1)
 		ctx, cancel := context.WithCancel(t.Context())
-		err := h.Read(ctx, func(scopes.Recorded) { cancel() })
+		err := h.Read(ctx, func(replay.Recorded) { cancel() })
 		if !errors.Is(err, context.Canceled) || !errors.Is(err, broker.ErrLedgerUnavailable) {
 			t.Errorf("got %v, want that it was cancelled", err)
 		}

@@ -1,4 +1,4 @@
-package scopes_test
+package egressrule_test
 
 import (
 	"encoding/json"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/egressrule"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 )
@@ -21,9 +22,9 @@ var (
 	}
 )
 
-func router(t *testing.T, rules []scopes.Egress, params map[string]scopes.Param) *scopes.Router {
+func router(t *testing.T, rules []scopes.Egress, params map[string]scopes.Param) *egressrule.Router {
 	t.Helper()
-	r, err := scopes.NewRouter(rules, params)
+	r, err := egressrule.NewRouter(rules, params)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,41 +38,41 @@ func TestRoutes(t *testing.T) {
 	})
 	for _, tc := range []struct {
 		name  string
-		call  scopes.Call
+		call  egressrule.Call
 		given map[string]any
-		want  scopes.Route
+		want  egressrule.Route
 		why   string
 	}{
 		{
-			name: "all in the path", call: scopes.Call{Method: "GET", Host: "api.github.com", Path: "/repos/acme/api/issues/7?x=1"},
-			want: scopes.Route{Path: "/repos/{repo}/issues/{n}", Params: map[string]any{"repo": "acme/api", "n": json.Number("7"), "env": "prod"}},
+			name: "all in the path", call: egressrule.Call{Method: "GET", Host: "api.github.com", Path: "/repos/acme/api/issues/7?x=1"},
+			want: egressrule.Route{Path: "/repos/{repo}/issues/{n}", Params: map[string]any{"repo": "acme/api", "n": json.Number("7"), "env": "prod"}},
 		},
 		{
-			name: "given besides", call: scopes.Call{Method: "GET", Host: "API.github.com:443", Path: "/repos/acme/api/pulls"}, given: map[string]any{"n": 3},
-			want: scopes.Route{Path: "/repos/{repo}/**", Params: map[string]any{"repo": "acme/api", "n": 3, "env": "prod"}},
+			name: "given besides", call: egressrule.Call{Method: "GET", Host: "API.github.com:443", Path: "/repos/acme/api/pulls"}, given: map[string]any{"n": 3},
+			want: egressrule.Route{Path: "/repos/{repo}/**", Params: map[string]any{"repo": "acme/api", "n": 3, "env": "prod"}},
 		},
 		{
-			name: "sent in another way", call: scopes.Call{Method: "POST", Host: "api.github.com", Path: "/repos/acme/api/x/1"},
-			want: scopes.Route{Path: "/repos/{repo}/*/{n}", Send: routed[1].Send, Params: map[string]any{"repo": "acme/api", "n": json.Number("1"), "env": "prod"}},
+			name: "sent in another way", call: egressrule.Call{Method: "POST", Host: "api.github.com", Path: "/repos/acme/api/x/1"},
+			want: egressrule.Route{Path: "/repos/{repo}/*/{n}", Send: routed[1].Send, Params: map[string]any{"repo": "acme/api", "n": json.Number("1"), "env": "prod"}},
 		},
 		{
-			name: "said nowhere", call: scopes.Call{Method: "GET", Host: "api.github.com", Path: "/repos/acme/api/pulls"},
+			name: "said nowhere", call: egressrule.Call{Method: "GET", Host: "api.github.com", Path: "/repos/acme/api/pulls"},
 			why: "the path does not contain the parameter n, so the operator of the gateway must set it",
 		},
 		{
-			name: "another than was given", call: scopes.Call{Method: "POST", Host: "api.github.com", Path: "/repos/acme/web/x/1"}, given: map[string]any{"repo": "acme/api"},
+			name: "another than was given", call: egressrule.Call{Method: "POST", Host: "api.github.com", Path: "/repos/acme/web/x/1"}, given: map[string]any{"repo": "acme/api"},
 			why: "no egress rule for this host and method matches this path with the parameters of the token; the rules allow /repos/{repo}/*/{n}",
 		},
 		{
-			name: "out of the folder", call: scopes.Call{Method: "GET", Host: "api.github.com", Path: "/repos/acme/api/issues/7/.."},
+			name: "out of the folder", call: egressrule.Call{Method: "GET", Host: "api.github.com", Path: "/repos/acme/api/issues/7/.."},
 			why: "the path has a . or .. segment",
 		},
 		{
-			name: "another method", call: scopes.Call{Method: "DELETE", Host: "api.github.com", Path: "/repos/acme/api/issues/7"},
+			name: "another method", call: egressrule.Call{Method: "DELETE", Host: "api.github.com", Path: "/repos/acme/api/issues/7"},
 			why: "no egress rule for this host allows this method; the rules allow GET, POST",
 		},
 		{
-			name: "another host", call: scopes.Call{Method: "GET", Host: "api.github.com:8443", Path: "/repos/acme/api/issues/7"},
+			name: "another host", call: egressrule.Call{Method: "GET", Host: "api.github.com:8443", Path: "/repos/acme/api/issues/7"},
 			why: "no egress rule covers this host; the rules cover api.github.com",
 		},
 	} {
@@ -80,7 +81,7 @@ func TestRoutes(t *testing.T) {
 			t.Errorf("%s: why %q, want %q (-want +got):\n%s", tc.name, why, tc.why, diff)
 		}
 	}
-	if _, err := scopes.NewRouter([]scopes.Egress{{Paths: []string{"/{"}}}, nil); err == nil {
+	if _, err := egressrule.NewRouter([]scopes.Egress{{Paths: []string{"/{"}}}, nil); err == nil {
 		t.Error("a path that is no template was taken")
 	}
 }
@@ -90,7 +91,7 @@ func TestRoutesAreWhatIsAllowed(t *testing.T) {
 	words := rapid.SampledFrom([]string{"repos", "acme", "api", "issues", "7", "a.git", "..", "%2e", "", "x/y"})
 	r := router(t, routed, issueTypes)
 	rapid.Check(t, func(rt *rapid.T) {
-		call := scopes.Call{
+		call := egressrule.Call{
 			Method: rapid.SampledFrom([]string{"GET", "POST", "PUT"}).Draw(rt, "method"), Host: "api.github.com",
 			Path: "/" + strings.Join(rapid.SliceOfN(words, 0, 7).Draw(rt, "path"), "/"),
 		}
@@ -98,12 +99,12 @@ func TestRoutesAreWhatIsAllowed(t *testing.T) {
 			call.Path = "/repos/" + words.Draw(rt, "owner") + "/" + words.Draw(rt, "name") + "/" + words.Draw(rt, "rest") + "/7"
 		}
 		route, why := r.Find(call, nil)
-		ok, _ := scopes.Allowed(routed, route.Params, call)
+		ok, _ := egressrule.Allowed(routed, route.Params, call)
 		if (why == "") != ok {
 			rt.Errorf("%v: found %v (%s), allowed %t", call, route, why, ok)
 		}
 		if owner, name := "acme", "api"; why != "" && call.Method == "GET" {
-			if ok, _ := scopes.Allowed(routed[:1], map[string]any{"repo": owner + "/" + name, "n": 7}, call); ok && !strings.Contains(why, "parameter n") {
+			if ok, _ := egressrule.Allowed(routed[:1], map[string]any{"repo": owner + "/" + name, "n": 7}, call); ok && !strings.Contains(why, "parameter n") {
 				rt.Errorf("%v: nothing found (%s), and allowed for %s/%s", call, why, owner, name)
 			}
 		}

@@ -1,4 +1,4 @@
-package scopes
+package egressrule
 
 import (
 	"encoding/json"
@@ -8,33 +8,35 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/brevet-dev/brevet/scopes"
 )
 
 // Router finds the parameters of the credential that a call needs. It is safe for concurrent use.
 type Router struct {
-	rules  []Egress
-	params map[string]Param
+	rules  []scopes.Egress
+	params map[string]scopes.Param
 	paths  map[string]*regexp.Regexp // by path template
 }
 
 // Route is a rule that allows a call: the path of the rule that matches and the parameters with which it matches.
 type Route struct {
 	Path   string
-	Send   Send
+	Send   scopes.Send
 	Params map[string]any
 }
 
 // NewRouter takes the egress rules and the parameters of one scope. It returns an error if the two are not from one
 // catalogue.
-func NewRouter(rules []Egress, params map[string]Param) (*Router, error) {
+func NewRouter(rules []scopes.Egress, params map[string]scopes.Param) (*Router, error) {
 	r := &Router{rules: rules, params: params, paths: map[string]*regexp.Regexp{}}
 	for _, rule := range rules {
 		for _, path := range rule.Paths {
-			t, err := parseTemplate(path, &egressPlace)
+			pattern, err := scopes.ParsePathPattern(path)
 			if err != nil {
 				return nil, fmt.Errorf("reading an egress path: it %w", err)
 			}
-			if r.paths[path], err = regexp.Compile(t.reader(params)); err != nil {
+			if r.paths[path], err = regexp.Compile(reader(pattern, params)); err != nil {
 				return nil, fmt.Errorf("reading an egress path: %w", err)
 			}
 		}
@@ -45,11 +47,7 @@ func NewRouter(rules []Egress, params map[string]Param) (*Router, error) {
 // Covers reports whether any rule is for the host of a call.
 func (r *Router) Covers(call Call) bool {
 	host, why := hostOf(call.Host)
-	return why == "" && slices.ContainsFunc(r.rules, func(rule Egress) bool { return rule.covers(host) })
-}
-
-func (e Egress) covers(host string) bool {
-	return slices.ContainsFunc(e.Hosts, func(pattern string) bool { return hostMatches(pattern, host) })
+	return why == "" && slices.ContainsFunc(r.rules, func(rule scopes.Egress) bool { return covers(rule, host) })
 }
 
 // Find returns the first rule that allows a call. Its parameters are those in the path and those in given; the path
@@ -61,7 +59,7 @@ func (r *Router) Find(call Call, given map[string]any) (route Route, why string)
 	segments, noPath := segmentsOf(call.Path)
 	path := "/" + strings.Join(segments, "/")
 	for _, rule := range r.rules {
-		if noHost != "" || noPath != "" || !rule.covers(host) || !slices.Contains(rule.Methods, call.Method) {
+		if noHost != "" || noPath != "" || !covers(rule, host) || !slices.Contains(rule.Methods, call.Method) {
 			continue
 		}
 		for _, pattern := range rule.Paths {
@@ -70,11 +68,11 @@ func (r *Router) Find(call Call, given map[string]any) (route Route, why string)
 				why = "the path does not contain the parameter " + missing + ", so the operator of the gateway must set it"
 				continue
 			}
-			one := Egress{Hosts: rule.Hosts, Methods: rule.Methods, Paths: []string{pattern}}
 			if params == nil {
 				continue
 			}
-			if ok, _ := Allowed([]Egress{one}, params, call); ok {
+			one := scopes.Egress{Hosts: rule.Hosts, Methods: rule.Methods, Paths: []string{pattern}}
+			if ok, _ := Allowed([]scopes.Egress{one}, params, call); ok {
 				return Route{Path: pattern, Send: rule.Send, Params: params}, ""
 			}
 		}
@@ -96,8 +94,17 @@ func (r *Router) read(pattern, path string, given map[string]any) (params map[st
 	params = map[string]any{}
 	for i, name := range re.SubexpNames() {
 		name, ours := strings.CutPrefix(name, captured)
-		if p, known := r.params[name]; ours && known {
-			params[name] = p.typed(found[i])
+		p, known := r.params[name]
+		if !ours || !known {
+			continue
+		}
+		switch p.Type {
+		case scopes.ParamInt:
+			params[name] = json.Number(found[i])
+		case scopes.ParamBool:
+			params[name] = found[i] == "true"
+		default:
+			params[name] = found[i]
 		}
 	}
 	maps.Copy(params, given)
@@ -114,35 +121,24 @@ func (r *Router) read(pattern, path string, given map[string]any) (params map[st
 	return params, missing
 }
 
-// typed converts text from a path to the parameter's type.
-func (p Param) typed(text string) any {
-	switch p.Type {
-	case ParamInt:
-		return json.Number(text)
-	case ParamBool:
-		return text == "true"
-	case ParamString, ParamEnum:
-	}
-	return text
-}
-
 // captured is the prefix of group names, so a group in an admin's pattern is not mistaken for a parameter.
 const captured = "brevet_"
 
 // reader returns an expression that matches whatever a path template can render to, with one group per parameter.
-func (t template) reader(params map[string]Param) string {
+func reader(pattern scopes.PathPattern, params map[string]scopes.Param) string {
+	literals, names := pattern.Parts()
 	var b strings.Builder
 	b.WriteString("^(?s:")
-	for i, name := range t.names {
-		b.WriteString(segmentReader(t.literals[i]))
+	for i, name := range names {
+		b.WriteString(literalReader(literals[i]))
 		group := "(?P<" + captured + name + ">"
-		if slices.Contains(t.names[:i], name) {
+		if slices.Contains(names[:i], name) {
 			group = "(?:"
 		}
-		b.WriteString(group + params[name].expression() + ")")
+		b.WriteString(group + expression(params[name]) + ")")
 	}
-	last, deep := strings.CutSuffix(t.literals[len(t.names)], "**")
-	b.WriteString(segmentReader(last))
+	last, deep := strings.CutSuffix(literals[len(names)], "**")
+	b.WriteString(literalReader(last))
 	if deep {
 		b.WriteString(".*")
 	}
@@ -150,24 +146,24 @@ func (t template) reader(params map[string]Param) string {
 	return b.String()
 }
 
-func segmentReader(literal string) string {
+func literalReader(literal string) string {
 	return strings.ReplaceAll(regexp.QuoteMeta(literal), `\*`, "[^/]+")
 }
 
 // expression matches every value of the parameter as a path writes it. It may match other text too.
-func (p Param) expression() string {
+func expression(p scopes.Param) string {
 	switch p.Type {
-	case ParamString:
+	case scopes.ParamString:
 		return "(?:" + p.Pattern + ")"
-	case ParamEnum:
+	case scopes.ParamEnum:
 		quoted := make([]string, len(p.Values))
 		for i, value := range p.Values {
 			quoted[i] = regexp.QuoteMeta(value)
 		}
 		return "(?:" + strings.Join(quoted, "|") + ")"
-	case ParamInt:
+	case scopes.ParamInt:
 		return "-?[0-9]{1," + strconv.Itoa(len("9007199254740992")) + "}"
-	case ParamBool:
+	case scopes.ParamBool:
 		return "true|false"
 	}
 	return "[^/]+"

@@ -1,4 +1,4 @@
-package scopes
+package replay
 
 import (
 	"cmp"
@@ -11,13 +11,13 @@ const (
 	maxSamples = 3      // per group and shift
 )
 
-// Replay reports what a draft would have changed. It is also its own JSON document.
-type Replay struct {
+// Report says what a draft would have changed. It is also its own JSON document.
+type Report struct {
 	Catalogue string          `json:"catalogue"` // the draft's digest
 	Decisions int64           `json:"decisions"`
 	Counts    map[Shift]int64 `json:"counts"` // their sum is Decisions
-	Scopes    []ReplayGroup   `json:"scopes,omitempty"`
-	Sandboxes []ReplayGroup   `json:"sandboxes,omitempty"` // by sandbox and scope
+	Scopes    []Group         `json:"scopes,omitempty"`
+	Sandboxes []Group         `json:"sandboxes,omitempty"` // by sandbox and scope
 	// Unlisted counts the changes that are in no group of Scopes, and those in none of Sandboxes.
 	Unlisted struct {
 		Scopes    int64 `json:"scopes"`
@@ -27,8 +27,8 @@ type Replay struct {
 	AtLeast bool `json:"at_least,omitzero"`
 }
 
-// ReplayGroup reports what would have changed for one scope, or for one scope of one sandbox.
-type ReplayGroup struct {
+// Group says what would have changed for one scope, or for one scope of one sandbox.
+type Group struct {
 	SPIFFEID string             `json:"spiffe_id,omitzero"`
 	Scope    string             `json:"scope"`
 	Changes  int64              `json:"changes"`
@@ -37,8 +37,8 @@ type ReplayGroup struct {
 }
 
 // Report returns the exact totals and the groups with the most changes, at most top of each kind.
-func (r *Replayer) Report(top int) Replay {
-	out := Replay{Catalogue: r.draft.digest, Decisions: r.total, Counts: maps.Clone(r.counts)}
+func (r *Replayer) Report(top int) Report {
+	out := Report{Catalogue: r.draft.Digest(), Decisions: r.total, Counts: maps.Clone(r.counts)}
 	out.Scopes, out.Unlisted.Scopes = r.scopes.top(top)
 	out.Sandboxes, out.Unlisted.Sandboxes = r.pairs.top(top)
 	out.AtLeast = r.scopes.dropped+r.pairs.dropped > 0
@@ -49,11 +49,11 @@ type groupKey struct{ spiffeID, scope string }
 
 // groups counts changes by group. It bounds memory: if there are too many groups, it drops those with the fewest changes.
 type groups struct {
-	by      map[groupKey]*ReplayGroup
+	by      map[groupKey]*Group
 	dropped int64 // changes of dropped groups
 }
 
-func newGroups() groups { return groups{by: map[groupKey]*ReplayGroup{}} }
+func newGroups() groups { return groups{by: map[groupKey]*Group{}} }
 
 func (g *groups) add(key groupKey, shift Shift, id string) {
 	group := g.group(key)
@@ -63,17 +63,17 @@ func (g *groups) add(key groupKey, shift Shift, id string) {
 	g.prune()
 }
 
-func (g *groups) group(key groupKey) *ReplayGroup {
+func (g *groups) group(key groupKey) *Group {
 	group, ok := g.by[key]
 	if !ok {
-		group = &ReplayGroup{SPIFFEID: key.spiffeID, Scope: key.scope, Counts: map[Shift]int64{}, Samples: map[Shift][]string{}}
+		group = &Group{SPIFFEID: key.spiffeID, Scope: key.scope, Counts: map[Shift]int64{}, Samples: map[Shift][]string{}}
 		g.by[key] = group
 	}
 	return group
 }
 
 // sample keeps the smallest ids, so the result does not depend on the order of the decisions.
-func (group *ReplayGroup) sample(shift Shift, id string) {
+func (group *Group) sample(shift Shift, id string) {
 	ids := group.Samples[shift]
 	at, twice := slices.BinarySearch(ids, id)
 	if twice || at == maxSamples {
@@ -109,15 +109,15 @@ func (g *groups) prune() {
 	}
 }
 
-func (g *groups) sorted() []*ReplayGroup {
-	return slices.SortedFunc(maps.Values(g.by), func(a, b *ReplayGroup) int {
+func (g *groups) sorted() []*Group {
+	return slices.SortedFunc(maps.Values(g.by), func(a, b *Group) int {
 		return cmp.Or(-cmp.Compare(a.Changes, b.Changes), cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.SPIFFEID, b.SPIFFEID))
 	})
 }
 
 // top returns copies of the groups with the most changes, and the number of changes in no such group.
-func (g *groups) top(n int) ([]ReplayGroup, int64) {
-	var out []ReplayGroup
+func (g *groups) top(n int) ([]Group, int64) {
+	var out []Group
 	unlisted := g.dropped
 	for i, group := range g.sorted() {
 		if i >= n {

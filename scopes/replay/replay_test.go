@@ -1,4 +1,4 @@
-package scopes_test
+package replay_test
 
 import (
 	"encoding/json"
@@ -9,78 +9,80 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/testkit/testscopes"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/replay"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 )
 
 // agentReads is a decision in the world: an agent reads issues of a permitted repository.
-func agentReads() scopes.Recorded {
-	return scopes.Recorded{
-		ID: "01", SPIFFEID: "spiffe://td.example/agents/a", Scope: "git.issues.read", Params: repo("acme/api"), Task: "t",
-		Time: noon, Outcome: scopes.Allow, Reason: scopes.ReasonPermitted, Given: 5 * time.Minute,
+func agentReads() replay.Recorded {
+	return replay.Recorded{
+		ID: "01", SPIFFEID: "spiffe://td.example/agents/a", Scope: "git.issues.read", Params: testscopes.Repo("acme/api"), Task: "t",
+		Time: testscopes.Noon, Outcome: scopes.Allow, Reason: scopes.ReasonPermitted, Given: 5 * time.Minute,
 	}
 }
 
 func TestReplayOfOneDecision(t *testing.T) {
-	writes := func(rec *scopes.Recorded) {
+	writes := func(rec *replay.Recorded) {
 		rec.Scope, rec.Outcome, rec.Reason = "git.issues.write", scopes.Pending, scopes.ReasonApprovalRequired
 	}
 	const open = `@id("open") permit (principal, action, resource);`
 	for _, tc := range []struct {
 		name             string
 		scopes, policies func(string) string
-		rec              func(*scopes.Recorded)
-		want             scopes.Shift
+		rec              func(*replay.Recorded)
+		want             replay.Shift
 	}{
-		{name: "as before", want: scopes.Unchanged},
-		{name: "TTL not known", rec: func(rec *scopes.Recorded) { rec.Given = 0 }, want: scopes.Unchanged},
-		{name: "for longer", rec: func(rec *scopes.Recorded) { rec.Given = time.Minute }, want: scopes.NowLonger},
-		{name: "for shorter", rec: func(rec *scopes.Recorded) { rec.Given = time.Hour }, want: scopes.NowShorter},
-		{name: "allowed", rec: func(rec *scopes.Recorded) { rec.Outcome, rec.Reason = scopes.Deny, scopes.ReasonNoPermit }, want: scopes.NewlyAllowed},
-		{name: "denied", policies: func(s string) string { return s + `@id("no") forbid (principal, action, resource);` }, want: scopes.NewlyDenied},
-		{name: "scope removed", scopes: func(s string) string { return strings.Replace(s, "name: git.issues.read", "name: git.issues.see", 1) }, want: scopes.NewlyDenied},
-		{name: "waits as before", rec: writes, want: scopes.Unchanged},
-		{name: "gated", rec: func(rec *scopes.Recorded) { writes(rec); rec.Outcome = scopes.Allow }, want: scopes.NewlyGated},
-		{name: "askable", rec: func(rec *scopes.Recorded) { writes(rec); rec.Outcome = scopes.Deny }, want: scopes.NewlyAskable},
-		{name: "ungated", rec: writes, policies: func(string) string { return open }, want: scopes.NewlyUngated},
-		{name: "waiting denied", rec: func(rec *scopes.Recorded) { writes(rec); rec.Params = repo("evil/api") }, want: scopes.NewlyDenied},
+		{name: "as before", want: replay.Unchanged},
+		{name: "TTL not known", rec: func(rec *replay.Recorded) { rec.Given = 0 }, want: replay.Unchanged},
+		{name: "for longer", rec: func(rec *replay.Recorded) { rec.Given = time.Minute }, want: replay.NowLonger},
+		{name: "for shorter", rec: func(rec *replay.Recorded) { rec.Given = time.Hour }, want: replay.NowShorter},
+		{name: "allowed", rec: func(rec *replay.Recorded) { rec.Outcome, rec.Reason = scopes.Deny, scopes.ReasonNoPermit }, want: replay.NewlyAllowed},
+		{name: "denied", policies: func(s string) string { return s + `@id("no") forbid (principal, action, resource);` }, want: replay.NewlyDenied},
+		{name: "scope removed", scopes: func(s string) string { return strings.Replace(s, "name: git.issues.read", "name: git.issues.see", 1) }, want: replay.NewlyDenied},
+		{name: "waits as before", rec: writes, want: replay.Unchanged},
+		{name: "gated", rec: func(rec *replay.Recorded) { writes(rec); rec.Outcome = scopes.Allow }, want: replay.NewlyGated},
+		{name: "askable", rec: func(rec *replay.Recorded) { writes(rec); rec.Outcome = scopes.Deny }, want: replay.NewlyAskable},
+		{name: "ungated", rec: writes, policies: func(string) string { return open }, want: replay.NewlyUngated},
+		{name: "waiting denied", rec: func(rec *replay.Recorded) { writes(rec); rec.Params = testscopes.Repo("evil/api") }, want: replay.NewlyDenied},
 		{
-			name: "approved", rec: func(rec *scopes.Recorded) { writes(rec); rec.Outcome, rec.Reason = scopes.Allow, scopes.ReasonApproved },
-			want: scopes.Unchanged,
+			name: "approved", rec: func(rec *replay.Recorded) { writes(rec); rec.Outcome, rec.Reason = scopes.Allow, scopes.ReasonApproved },
+			want: replay.Unchanged,
 		},
 		{
-			name: "by breaking the glass", rec: func(rec *scopes.Recorded) {
+			name: "by breaking the glass", rec: func(rec *replay.Recorded) {
 				writes(rec)
 				rec.Outcome, rec.Reason, rec.TTL, rec.Given = scopes.Allow, scopes.ReasonBreakGlass, time.Hour, 30*time.Minute
 			},
-			scopes: func(s string) string { return strings.Replace(s, "15m}\n    approval", "2h}\n    approval", 1) }, want: scopes.Unchanged,
+			scopes: func(s string) string { return strings.Replace(s, "15m}\n    approval", "2h}\n    approval", 1) }, want: replay.Unchanged,
 		},
 		{
-			name: "approved, and forbidden now", rec: func(rec *scopes.Recorded) { writes(rec); rec.Outcome, rec.Reason = scopes.Allow, scopes.ReasonApproved },
-			policies: func(s string) string { return s + `@id("no") forbid (principal, action, resource);` }, want: scopes.NewlyDenied,
+			name: "approved, and forbidden now", rec: func(rec *replay.Recorded) { writes(rec); rec.Outcome, rec.Reason = scopes.Allow, scopes.ReasonApproved },
+			policies: func(s string) string { return s + `@id("no") forbid (principal, action, resource);` }, want: replay.NewlyDenied,
 		},
-		{name: "parameter refused", scopes: func(s string) string { return strings.Replace(s, "max_length: 40", "max_length: 4", 1) }, want: scopes.Undecidable},
-		{name: "limited", rec: func(rec *scopes.Recorded) { rec.Outcome, rec.Reason = scopes.Deny, scopes.ReasonLimited }, want: scopes.NotByPolicies},
-		{name: "quarantined", rec: func(rec *scopes.Recorded) { rec.Outcome, rec.Reason = scopes.Deny, scopes.ReasonQuarantined }, want: scopes.NotByPolicies},
-		{name: "task ended", rec: func(rec *scopes.Recorded) { rec.Outcome, rec.Reason = scopes.Deny, scopes.ReasonTaskEnded }, want: scopes.NotByPolicies},
-		{name: "nobody", rec: func(rec *scopes.Recorded) { rec.SPIFFEID = "spiffe://td.example" }, want: scopes.Undecidable},
-		{name: "no SPIFFE ID", rec: func(rec *scopes.Recorded) { rec.SPIFFEID = "" }, want: scopes.Undecidable},
-		{name: "no outcome known", rec: func(rec *scopes.Recorded) { rec.Outcome = "" }, want: scopes.Undecidable},
+		{name: "parameter refused", scopes: func(s string) string { return strings.Replace(s, "max_length: 40", "max_length: 4", 1) }, want: replay.Undecidable},
+		{name: "limited", rec: func(rec *replay.Recorded) { rec.Outcome, rec.Reason = scopes.Deny, scopes.ReasonLimited }, want: replay.NotByPolicies},
+		{name: "quarantined", rec: func(rec *replay.Recorded) { rec.Outcome, rec.Reason = scopes.Deny, scopes.ReasonQuarantined }, want: replay.NotByPolicies},
+		{name: "task ended", rec: func(rec *replay.Recorded) { rec.Outcome, rec.Reason = scopes.Deny, scopes.ReasonTaskEnded }, want: replay.NotByPolicies},
+		{name: "nobody", rec: func(rec *replay.Recorded) { rec.SPIFFEID = "spiffe://td.example" }, want: replay.Undecidable},
+		{name: "no SPIFFE ID", rec: func(rec *replay.Recorded) { rec.SPIFFEID = "" }, want: replay.Undecidable},
+		{name: "no outcome known", rec: func(rec *replay.Recorded) { rec.Outcome = "" }, want: replay.Undecidable},
 		{
-			name: "SVID at its end", rec: func(rec *scopes.Recorded) {
+			name: "SVID at its end", rec: func(rec *replay.Recorded) {
 				rec.Scope, rec.Params, rec.Bound, rec.Outcome, rec.Reason, rec.Given = "mail.read", nil, true, scopes.Deny, scopes.ReasonSVIDExpiring, 0
 			},
-			want: scopes.Unchanged,
+			want: replay.Unchanged,
 		},
 		{
-			name: "a list for a parameter", rec: func(rec *scopes.Recorded) { rec.Params = map[string]any{"repo": []any{"acme/api"}} },
-			want: scopes.Undecidable,
+			name: "a list for a parameter", rec: func(rec *replay.Recorded) { rec.Params = map[string]any{"repo": []any{"acme/api"}} },
+			want: replay.Undecidable,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			yaml, cedar, rec := worldScopes, worldPolicies, agentReads()
+			yaml, cedar, rec := testscopes.Scopes, testscopes.Policies, agentReads()
 			if tc.scopes != nil {
 				yaml = tc.scopes(yaml)
 				cedar = `@id("open") permit (principal, action, resource);`
@@ -91,14 +93,14 @@ func TestReplayOfOneDecision(t *testing.T) {
 			if tc.rec != nil {
 				tc.rec(&rec)
 			}
-			r := scopes.NewReplayer(load(t, yaml, cedar))
+			r := replay.New(testscopes.Load(t, yaml, cedar))
 			r.Add(rec)
 			r.Add(rec) // from memory
 			got := r.Report(10)
-			if diff := cmp.Diff(map[scopes.Shift]int64{tc.want: 2}, got.Counts); diff != "" || got.Decisions != 2 {
+			if diff := cmp.Diff(map[replay.Shift]int64{tc.want: 2}, got.Counts); diff != "" || got.Decisions != 2 {
 				t.Errorf("counts (-want +got) of %d:\n%s", got.Decisions, diff)
 			}
-			changed := tc.want != scopes.Unchanged && tc.want != scopes.NotByPolicies
+			changed := tc.want != replay.Unchanged && tc.want != replay.NotByPolicies
 			if changed != (len(got.Scopes) == 1) || changed != (len(got.Sandboxes) == 1) {
 				t.Errorf("got groups %+v and %+v, want one of each for a change", got.Scopes, got.Sandboxes)
 			}
@@ -108,7 +110,7 @@ func TestReplayOfOneDecision(t *testing.T) {
 
 // Scopes that certify the caller's key are replayed without the key.
 func TestReplayWithoutKeys(t *testing.T) {
-	draft := load(t, worldScopes+`  - name: web.certificate.issue
+	draft := testscopes.Load(t, testscopes.Scopes+`  - name: web.certificate.issue
     title: Issue
     authority: write
     resource: service:web
@@ -117,20 +119,23 @@ func TestReplayWithoutKeys(t *testing.T) {
 `, `@id("web") permit (principal, action in Action::"web.*", resource);`)
 	rec := agentReads()
 	rec.Scope, rec.Params, rec.Given = "web.certificate.issue", nil, 15*time.Minute
-	r := scopes.NewReplayer(draft)
+	r := replay.New(draft)
 	r.Add(rec)
-	if got := r.Report(1).Counts[scopes.NowShorter]; got != 1 {
+	if got := r.Report(1).Counts[replay.NowShorter]; got != 1 {
 		t.Errorf("got %v, want it allowed for a shorter time", r.Report(1))
 	}
 }
 
 // drawRecorded draws the decision of a catalogue for some request.
-func drawRecorded(t *rapid.T, c *scopes.Catalogue) (scopes.Recorded, scopes.Subject, scopes.Ask) {
-	who, ask := drawSubject(t), drawAsk(t)
-	d := decide(t, c, who, ask)
-	rec := scopes.Recorded{
+func drawRecorded(t *rapid.T, c *scopes.Catalogue) (replay.Recorded, scopes.Subject, scopes.Ask) {
+	who, ask := testscopes.DrawSubject(t), testscopes.DrawAsk(t)
+	d, err := c.Decide(who, ask, testscopes.Noon)
+	if err != nil {
+		t.Fatalf("deciding %+v: %v", ask, err)
+	}
+	rec := replay.Recorded{
 		ID: fmt.Sprint(rapid.IntRange(0, 99).Draw(t, "record")), SPIFFEID: who.ID.String(), Bound: who.Bound, Proved: who.Proved, Expires: who.Expires, User: who.User,
-		Scope: ask.Scope, Params: ask.Params, TTL: ask.TTL, Task: ask.Task, Time: noon, Outcome: d.Outcome, Reason: d.Reason, Given: d.TTL,
+		Scope: ask.Scope, Params: ask.Params, TTL: ask.TTL, Task: ask.Task, Time: testscopes.Noon, Outcome: d.Outcome, Reason: d.Reason, Given: d.TTL,
 	}
 	return rec, who, ask
 }
@@ -138,14 +143,14 @@ func drawRecorded(t *rapid.T, c *scopes.Catalogue) (scopes.Recorded, scopes.Subj
 // Memory and views change no answer: the counts equal those of deciding each request separately.
 func TestReplayIsDeciding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		was, draft := mustLoad(t, drawPolicies(t)), mustLoad(t, drawPolicies(t))
-		r := scopes.NewReplayer(draft)
-		want := map[scopes.Shift]int64{}
+		was, draft := testscopes.MustLoad(t, testscopes.DrawPolicies(t)), testscopes.MustLoad(t, testscopes.DrawPolicies(t))
+		r := replay.New(draft)
+		want := map[replay.Shift]int64{}
 		for range rapid.IntRange(1, 30).Draw(t, "decisions") {
 			rec, who, ask := drawRecorded(t, was)
 			// The same request at another time, which only matters for the remaining life of the SVID.
 			for _, later := range []time.Duration{0, 1500 * time.Millisecond, time.Hour} {
-				rec.Time = noon.Add(later)
+				rec.Time = testscopes.Noon.Add(later)
 				d, err := draft.Decide(who, ask, rec.Time)
 				if err != nil {
 					t.Fatal(err)
@@ -160,37 +165,37 @@ func TestReplayIsDeciding(t *testing.T) {
 	})
 }
 
-func shiftOf(rec scopes.Recorded, d scopes.Decision) scopes.Shift {
+func shiftOf(rec replay.Recorded, d scopes.Decision) replay.Shift {
 	if rec.Outcome != d.Outcome {
-		return map[string]scopes.Shift{
-			"deny allow": scopes.NewlyAllowed, "deny pending": scopes.NewlyAskable, "allow deny": scopes.NewlyDenied,
-			"pending deny": scopes.NewlyDenied, "allow pending": scopes.NewlyGated, "pending allow": scopes.NewlyUngated,
+		return map[string]replay.Shift{
+			"deny allow": replay.NewlyAllowed, "deny pending": replay.NewlyAskable, "allow deny": replay.NewlyDenied,
+			"pending deny": replay.NewlyDenied, "allow pending": replay.NewlyGated, "pending allow": replay.NewlyUngated,
 		}[string(rec.Outcome)+" "+string(d.Outcome)]
 	}
 	switch {
 	case d.Outcome == scopes.Deny || d.TTL == rec.Given:
-		return scopes.Unchanged
+		return replay.Unchanged
 	case d.TTL > rec.Given:
-		return scopes.NowLonger
+		return replay.NowLonger
 	default:
-		return scopes.NowShorter
+		return replay.NowShorter
 	}
 }
 
 // The report does not depend on how the decisions are split over goroutines, or on their order.
 func TestReplayMerges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		was, draft := mustLoad(t, drawPolicies(t)), mustLoad(t, drawPolicies(t))
-		var records []scopes.Recorded
+		was, draft := testscopes.MustLoad(t, testscopes.DrawPolicies(t)), testscopes.MustLoad(t, testscopes.DrawPolicies(t))
+		var records []replay.Recorded
 		for range rapid.IntRange(1, 40).Draw(t, "decisions") {
 			rec, _, _ := drawRecorded(t, was)
 			records = append(records, rec)
 		}
-		one := scopes.NewReplayer(draft)
+		one := replay.New(draft)
 		for _, rec := range records {
 			one.Add(rec)
 		}
-		workers := []*scopes.Replayer{scopes.NewReplayer(draft), scopes.NewReplayer(draft), scopes.NewReplayer(draft)}
+		workers := []*replay.Replayer{replay.New(draft), replay.New(draft), replay.New(draft)}
 		var wg sync.WaitGroup
 		for i, worker := range workers {
 			wg.Go(func() {
@@ -212,7 +217,7 @@ func TestReplayMerges(t *testing.T) {
 }
 
 func TestReplayReport(t *testing.T) {
-	r := scopes.NewReplayer(load(t, worldScopes, `@id("mail") permit (principal, action == Action::"mail.read", resource);`))
+	r := replay.New(testscopes.Load(t, testscopes.Scopes, `@id("mail") permit (principal, action == Action::"mail.read", resource);`))
 	for i := range 10 {
 		rec := agentReads()
 		rec.ID = fmt.Sprintf("%02d", 9-i)
@@ -220,12 +225,12 @@ func TestReplayReport(t *testing.T) {
 		r.Add(rec)
 	}
 	got := r.Report(1)
-	if got.Catalogue == "" || got.Decisions != 10 || got.Counts[scopes.NewlyDenied] != 10 || got.Unlisted.Sandboxes != 5 || got.Unlisted.Scopes != 0 || got.AtLeast {
+	if got.Catalogue == "" || got.Decisions != 10 || got.Counts[replay.NewlyDenied] != 10 || got.Unlisted.Sandboxes != 5 || got.Unlisted.Scopes != 0 || got.AtLeast {
 		t.Errorf("got %+v, want 10 newly denied, 5 of them not listed", got)
 	}
-	want := []scopes.ReplayGroup{{
+	want := []replay.Group{{
 		SPIFFEID: "spiffe://td.example/agents/a0", Scope: "git.issues.read", Changes: 5,
-		Counts: map[scopes.Shift]int64{scopes.NewlyDenied: 5}, Samples: map[scopes.Shift][]string{scopes.NewlyDenied: {"01", "03", "05"}},
+		Counts: map[replay.Shift]int64{replay.NewlyDenied: 5}, Samples: map[replay.Shift][]string{replay.NewlyDenied: {"01", "03", "05"}},
 	}}
 	if diff := cmp.Diff(want, got.Sandboxes); diff != "" {
 		t.Errorf("sandboxes (-want +got):\n%s", diff)
@@ -239,7 +244,7 @@ func TestReplayReport(t *testing.T) {
 // With more sandboxes than are kept, the totals stay exact, the busiest stay listed, and the report counts the unlisted
 // changes.
 func TestReplayIsBounded(t *testing.T) {
-	r := scopes.NewReplayer(load(t, worldScopes, `@id("mail") permit (principal, action == Action::"mail.read", resource);`))
+	r := replay.New(testscopes.Load(t, testscopes.Scopes, `@id("mail") permit (principal, action == Action::"mail.read", resource);`))
 	const many = 25_000
 	busy := agentReads()
 	for i := range many {
@@ -251,7 +256,7 @@ func TestReplayIsBounded(t *testing.T) {
 		}
 	}
 	got := r.Report(3)
-	if got.Counts[scopes.NewlyDenied] != many+many/100 || !got.AtLeast {
+	if got.Counts[replay.NewlyDenied] != many+many/100 || !got.AtLeast {
 		t.Errorf("got %v, at least %v; want exact totals of more than is kept", got.Counts, got.AtLeast)
 	}
 	listed := int64(0)
@@ -291,7 +296,7 @@ func benchmarkCatalogue(b *testing.B) *scopes.Catalogue {
 		}
 		fmt.Fprintf(&cedar, "@id(\"p%d\") permit (principal in Path::\"spiffe://td.example/team-%d\", %s, resource) when { context.params.repo like \"acme/*\" && context.params.n < %d };\n", i, i%20, action, i*5000)
 	}
-	return load(b, yaml.String(), cedar.String())
+	return testscopes.Load(b, yaml.String(), cedar.String())
 }
 
 // BenchmarkReplay decides a million recorded requests per iteration, on two goroutines. In "all different" all requests
@@ -302,10 +307,10 @@ func BenchmarkReplay(b *testing.B) {
 	for name, kinds := range map[string]int{"all different": decisions, "ten thousand different": 10_000} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				replayers := make([]*scopes.Replayer, workers)
+				replayers := make([]*replay.Replayer, workers)
 				var wg sync.WaitGroup
 				for w := range workers {
-					replayers[w] = scopes.NewReplayer(draft)
+					replayers[w] = replay.New(draft)
 					wg.Go(func() {
 						for i := w; i < decisions; i += workers {
 							replayers[w].Add(benchmarkDecision(i, i%kinds))
@@ -323,11 +328,30 @@ func BenchmarkReplay(b *testing.B) {
 	}
 }
 
-func benchmarkDecision(i, kind int) scopes.Recorded {
-	return scopes.Recorded{
+func benchmarkDecision(i, kind int) replay.Recorded {
+	return replay.Recorded{
 		ID: fmt.Sprintf("%012d", i), SPIFFEID: fmt.Sprintf("spiffe://td.example/team-%d/agent-%d", kind%20, kind%997),
 		Scope: fmt.Sprintf("team%d.things%d.use", kind%50%5, kind%50), Task: fmt.Sprintf("task-%d", i),
 		Params: map[string]any{"repo": "acme/api", "n": json.Number(fmt.Sprint(kind))},
-		Time:   noon.Add(time.Duration(i) * time.Millisecond), Outcome: scopes.Allow, Given: 5 * time.Minute,
+		Time:   testscopes.Noon.Add(time.Duration(i) * time.Millisecond), Outcome: scopes.Allow, Given: 5 * time.Minute,
+	}
+}
+
+// A draft is evaluated with the groups at the time of the record only.
+func TestReplayGoesByThePerson(t *testing.T) {
+	draft := testscopes.Load(t, testscopes.Scopes, `@id("sre") permit (principal, action, resource) when { context has user && context.user.groups.contains("sre") };`)
+	ann := func(groups ...string) *scopes.User {
+		return &scopes.User{ID: "https://idp.example#ann", Groups: groups, Until: testscopes.Noon.Add(2*time.Minute + 999*time.Millisecond)}
+	}
+	r := replay.New(draft)
+	for _, user := range []*scopes.User{nil, ann("sre"), ann(), ann("dev", "sre")} {
+		rec := agentReads()
+		rec.User, rec.Given = user, 2*time.Minute
+		r.Add(rec)
+		r.Add(rec)
+	}
+	want := map[replay.Shift]int64{replay.Unchanged: 4, replay.NewlyDenied: 4}
+	if diff := cmp.Diff(want, r.Report(10).Counts); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
 	}
 }
