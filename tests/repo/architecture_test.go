@@ -55,6 +55,8 @@ var arrows = map[string][]string{
 	"internal/testkit":          {"attest", "internal/audit", "broker", "client", "internal/console", "internal/devstack", "internal/ledger", "internal/ledger/snapshot", "migrations", "internal/mint", "internal/safehttp", "internal/passkey", "internal/people", "scopes", "internal/secret", "internal/httpapi"},
 	"examples":                  {},
 	"internal/export":           {},
+	"internal/auditsink":        {"client", "internal/audit", "internal/export", "internal/safetext", "internal/secret", "internal/wait"},
+	"internal/login":            {"internal/people", "internal/refusal", "internal/safetext", "internal/secret"},
 	"tests/faults":              {},
 	"tests/canary":              {},
 	"tests/docs":                {},
@@ -64,7 +66,7 @@ var arrows = map[string][]string{
 	"tests/bench":               {"internal/devstack"},
 	"tests/rotation":            {},
 	"tests/tamper":              {},
-	"cmd/brevet":                {"attest", "internal/audit", "broker", "client", "internal/console", "internal/devstack", "internal/dpop", "internal/egress", "examples", "internal/export", "internal/safetext", "internal/ledger", "internal/ledger/retention", "internal/ledger/snapshot", "migrations", "internal/mint", "openapi", "internal/safehttp", "internal/passkey", "internal/people", "resourceserver", "scopes", "internal/secret", "internal/httpapi", "internal/notify/webhook", "internal/notify/witness", "internal/refusal", "internal/wait"},
+	"cmd/brevet":                {"attest", "internal/audit", "internal/auditsink", "broker", "client", "internal/console", "internal/devstack", "internal/dpop", "internal/egress", "examples", "internal/export", "internal/safetext", "internal/ledger", "internal/ledger/retention", "internal/ledger/snapshot", "internal/login", "migrations", "internal/mint", "openapi", "internal/safehttp", "internal/passkey", "internal/people", "resourceserver", "scopes", "internal/secret", "internal/httpapi", "internal/notify/webhook", "internal/notify/witness", "internal/refusal", "internal/wait"},
 
 	"examples/sandbox":  {"client"},
 	"examples/resource": {"resourceserver"},
