@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"runtime"
 	"strconv"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/safetext"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/scopes"
 	"golang.org/x/sync/errgroup"
 )
@@ -62,7 +65,7 @@ func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	databaseURL, err := readSecretFile(c.DatabaseURLFile)
+	databaseURL, err := secret.ReadFile(c.DatabaseURLFile)
 	if err != nil {
 		return fmt.Errorf("--database-url-file: %w", err)
 	}
@@ -146,4 +149,101 @@ func (r *replayProgress) line() string {
 		line += fmt.Sprintf(", about %s left", spell(time.Duration(left).Round(time.Second)))
 	}
 	return line
+}
+
+// shifts are in the order in which people should review them. Those that give more access come first.
+var shifts = []struct {
+	shift         scopes.Shift
+	name, meaning string
+}{
+	{scopes.NewlyAllowed, "newly allowed", "denied before, allowed now"},
+	{scopes.NewlyUngated, "newly ungated", "needed approval before, allowed without approval now"},
+	{scopes.NewlyAskable, "newly askable", "denied before, can be approved now"},
+	{scopes.NowLonger, "now longer", "same outcome, longer time to live"},
+	{scopes.NewlyDenied, "newly denied", "allowed or approvable before, denied now"},
+	{scopes.NewlyGated, "newly gated", "allowed before, need approval now"},
+	{scopes.NowShorter, "now shorter", "same outcome, shorter time to live"},
+	{scopes.Undecidable, "undecidable", "the draft refuses the parameters of the request"},
+	{scopes.NotByPolicies, "not by policies", "denied by a limit, a quarantine or the end of a task, independent of policy"},
+	{scopes.Unchanged, "unchanged", "same outcome"},
+}
+
+const replayCaveat = `A change is a recorded request with a different outcome. The replay does not model how a sandbox would have reacted.
+Limits, quarantines and ended tasks are taken as recorded. A request that was approved counts once, as pending approval.`
+
+type replayReport struct {
+	Changes bool      `json:"changes"`
+	Since   time.Time `json:"since"`
+	scopes.Replay
+}
+
+// changed returns how many decisions would change.
+func (r replayReport) changed() int64 {
+	return r.Decisions - r.Counts[scopes.Unchanged] - r.Counts[scopes.NotByPolicies]
+}
+
+func printReplay(con *console, r replayReport) error {
+	if con.json {
+		return con.encode(r)
+	}
+	since := dateTime(r.Since)
+	if r.Decisions == 0 {
+		_, err := fmt.Fprintf(con.out, "No decisions since %s.\n", since)
+		return err
+	}
+	fmt.Fprintln(con.out, bold(con.out, fmt.Sprintf("%d of %d decisions since %s would change.", r.changed(), r.Decisions, since)))
+	fmt.Fprintln(con.out)
+	if err := printShifts(con.out, r.Counts); err != nil {
+		return err
+	}
+	if !r.Changes {
+		return nil
+	}
+	for _, part := range []struct {
+		title    string
+		groups   []scopes.ReplayGroup
+		unlisted int64
+	}{
+		{"By scope", r.Scopes, r.Unlisted.Scopes},
+		{"By sandbox and scope", r.Sandboxes, r.Unlisted.Sandboxes},
+	} {
+		fmt.Fprintf(con.out, "\n%s\n", bold(con.out, part.title))
+		if err := printGroups(con.out, part.groups); err != nil {
+			return err
+		}
+		if part.unlisted > 0 {
+			fmt.Fprintf(con.out, "  %s not listed; raise --top to list more\n", plural(part.unlisted, "more change", "more changes"))
+		}
+	}
+	if r.AtLeast {
+		fmt.Fprintln(con.out, "\nThere are too many groups to count exactly: the listed counts are lower bounds.")
+	}
+	_, err := fmt.Fprintf(con.out, "\n%s\n%s\n", replayCaveat, r.Catalogue)
+	return err
+}
+
+func printShifts(out io.Writer, counts map[scopes.Shift]int64) error {
+	t := newTable(out, "")
+	for _, s := range shifts {
+		if n := counts[s.shift]; n > 0 {
+			t.row("  "+s.name, n, s.meaning)
+		}
+	}
+	return t.Flush()
+}
+
+func printGroups(out io.Writer, groups []scopes.ReplayGroup) error {
+	for _, g := range groups {
+		fmt.Fprintf(out, "  %s\n", strings.TrimSpace(safetext.Text(g.SPIFFEID)+" "+safetext.Text(g.Scope)))
+		t := newTable(out, "")
+		for _, s := range shifts {
+			if n := g.Counts[s.shift]; n > 0 {
+				t.row("    "+s.name, n, "such as "+strings.Join(g.Samples[s.shift], ", "))
+			}
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
 }

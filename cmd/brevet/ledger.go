@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"sync/atomic"
-	"text/tabwriter"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/ledger/retention"
@@ -86,8 +85,7 @@ func (c *LedgerPruneCmd) prune(ctx context.Context, con *console, r *retention.P
 }
 
 func printPruned(out io.Writer, r pruneReport) error {
-	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "ENTRIES\tRESULT")
+	table := newTable(out, "ENTRIES\tRESULT")
 	for _, d := range r.Dropped {
 		fmt.Fprintf(table, "%d to %d\tdropped %d; %d entries remain up to here; recorded in entry %d\n", d.First, d.Beyond-1, d.Entries, d.Left, d.Index)
 	}

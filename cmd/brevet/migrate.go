@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"text/tabwriter"
 
 	"github.com/brevet-dev/brevet/migrations"
 )
@@ -79,12 +78,11 @@ func (c *MigrateStatusCmd) Run(ctx context.Context, con *console) error {
 	if con.json {
 		return con.encode(all)
 	}
-	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "MIGRATION\tAPPLIED")
+	t := newTable(con.out, "MIGRATION\tAPPLIED")
 	for _, m := range all {
-		fmt.Fprintf(table, "%s\t%t\n", m.Name, m.Applied)
+		t.row(m.Name, m.Applied)
 	}
-	return table.Flush()
+	return t.Flush()
 }
 
 // say prints a line of progress.

@@ -74,3 +74,31 @@ func (p *progress) clear() {
 		fmt.Fprint(p.out, "\r"+strings.Repeat(" ", p.width)+"\r")
 	}
 }
+
+// showWaiting updates one line until stop is called, which removes the line. If err cannot show that, it prints one fixed
+// line. With JSON output it prints nothing.
+func showWaiting(con *console, doing string, until time.Time) (stop func()) {
+	if con.json {
+		return func() {}
+	}
+	if !colourful(con.err) {
+		fmt.Fprintf(con.err, "%s until %s\n", doing, until.Local().Format(time.TimeOnly))
+		return func() {}
+	}
+	stopped, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			fmt.Fprintf(con.err, "\r\x1b[K%s, expires in %s", doing, timeLeft(until))
+			select {
+			case <-tick.C:
+			case <-stopped:
+				fmt.Fprint(con.err, "\r\x1b[K")
+				return
+			}
+		}
+	}()
+	return func() { close(stopped); <-done }
+}
