@@ -65,7 +65,8 @@ func printApprovals(con *console, list []openapi.ApprovalCase) error {
 			}
 		}
 	}
-	return printList(con, shown, "no pending approvals", "REQUEST\tEXPIRES IN\tWHO\tSCOPE\tRESOURCE\tVOTES", func(one openapi.ApprovalCase) []any {
+	const header = "REQUEST\tEXPIRES IN\tWHO\tSCOPE\tRESOURCE\tVOTES"
+	return printList(con, shown, "no pending approvals", header, func(one openapi.ApprovalCase) []any {
 		who := one.SpiffeID
 		if n := alike[one.Like+alarm(one)]; n > 1 {
 			who += fmt.Sprintf(" and %d similar", n-1)
@@ -136,7 +137,6 @@ type agreed struct {
 	Group      string         `json:"group"`
 	Quorum     int            `json:"quorum"`
 	BreakGlass string         `json:"break_glass"`
-	Expires    int64          `json:"expires"`
 	Remember   string         `json:"remember"`
 	Passkey    string         `json:"passkey"`
 }
@@ -244,12 +244,8 @@ func (c *ApprovalsWatchCmd) watch(ctx context.Context, con *console, broker *cli
 			return nil
 		}
 		seen[news] = true
-		if con.json {
-			return con.encode(one)
-		}
-		_, err := fmt.Fprintf(con.out, "%s%s  %s on %s by %s, expires in %s\n  brevet approvals show %s\n", time.Now().Format(time.TimeOnly), alarm(one),
+		return con.print(one, "%s%s  %s on %s by %s, expires in %s\n  brevet approvals show %s\n", time.Now().Format(time.TimeOnly), alarm(one),
 			safetext.Text(one.Scope), short(one.Resource, 60), safetext.Text(one.SpiffeID), timeLeft(one.ExpiresAt), safetext.Text(one.ID))
-		return err
 	}
 	look := func() error {
 		list, err := broker.Approvals(ctx, mostApprovals)
@@ -314,10 +310,11 @@ type ApprovalsApproveCmd struct {
 
 // Run shows each request, and approves it.
 func (c *ApprovalsApproveCmd) Run(ctx context.Context, con *console) error {
+	vote := saying(openapi.VerdictApprove)
 	if c.ForTask {
-		return c.cast(ctx, con, openapi.VerdictApprove, (*client.Client).VoteForTask)
+		vote = (*client.Client).VoteForTask
 	}
-	return c.cast(ctx, con, openapi.VerdictApprove, saying(openapi.VerdictApprove))
+	return c.cast(ctx, con, openapi.VerdictApprove, vote)
 }
 
 // ApprovalsDenyCmd is `brevet approvals deny`.
@@ -351,6 +348,7 @@ func saying(verdict openapi.Verdict) voting {
 	}
 }
 
+// cast shows each request, asks for confirmation, and votes on exactly what it has shown.
 func (b *voteCommand) cast(ctx context.Context, con *console, verdict openapi.Verdict, vote voting) error {
 	return call(ctx, con, b.PersonFlags, func(broker *client.Client) error {
 		cases, err := b.requests(ctx, broker)
@@ -362,8 +360,18 @@ func (b *voteCommand) cast(ctx context.Context, con *console, verdict openapi.Ve
 				return err
 			}
 			if !b.Yes {
-				if err := confirm(con, one, verdict); err != nil {
+				if !canConfirm(con) {
+					return errors.New("confirmation requires a terminal: review with brevet approvals show, then add --yes")
+				}
+				if err := printCase(con.err, one); err != nil {
 					return err
+				}
+				doing := map[openapi.Verdict]string{
+					openapi.VerdictApprove: "Approve", openapi.VerdictDeny: "Deny",
+					openapi.VerdictBreakGlass: "Notify everybody and break glass to approve",
+				}
+				if !confirms(con, doing[verdict]) {
+					return errors.New("not confirmed: no vote was sent")
 				}
 			}
 			after, err := vote(broker, ctx, one, b.Note)
@@ -404,38 +412,20 @@ func (b *voteCommand) requests(ctx context.Context, broker *client.Client) ([]op
 	return cases, nil
 }
 
-// confirm shows a request and asks the voter to confirm the vote. Without a terminal, the vote requires --yes.
-func confirm(con *console, one openapi.ApprovalCase, verdict openapi.Verdict) error {
-	if !term.IsTerminal(int(os.Stdin.Fd())) || con.json {
-		return errors.New("confirmation requires a terminal: review with brevet approvals show, then add --yes")
-	}
-	if err := printCase(con.err, one); err != nil {
-		return err
-	}
-	fmt.Fprintf(con.err, "\n%s this? Type yes: ", map[openapi.Verdict]string{
-		openapi.VerdictApprove: "Approve", openapi.VerdictDeny: "Deny",
-		openapi.VerdictBreakGlass: "Notify everybody and break glass to approve",
-	}[verdict])
-	if !saidYes() {
-		return errors.New("not confirmed: no vote was sent")
-	}
-	return nil
-}
+// canConfirm reports whether the user can answer a question.
+func canConfirm(con *console) bool { return !con.json && term.IsTerminal(int(os.Stdin.Fd())) }
 
-// saidYes reads one line from standard input and reports whether it is "yes".
-func saidYes() bool {
+// confirms asks the user to confirm what was shown, and reports whether the answer is "yes".
+func confirms(con *console, doing string) bool {
+	fmt.Fprintf(con.err, "\n%s this? Type yes: ", doing)
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	return err == nil && strings.TrimSpace(line) == "yes"
 }
 
 func printVoted(con *console, after openapi.ApprovalCase) error {
-	if con.json {
-		return con.encode(after)
-	}
 	id, group := safetext.Text(after.ID), safetext.Text(after.Approval.Group)
 	if !after.Approval.Broken {
-		_, err := fmt.Fprintf(con.out, "%s is %s: %d of %d of %s have voted\n", id, after.Status, after.VotesCast, after.Approval.Quorum, group)
-		return err
+		return con.print(after, "%s is %s: %d of %d of %s have voted\n", id, after.Status, after.VotesCast, after.Approval.Quorum, group)
 	}
 	broken := 0
 	for _, v := range after.Votes {
@@ -443,9 +433,8 @@ func printVoted(con *console, after openapi.ApprovalCase) error {
 			broken++
 		}
 	}
-	_, err := fmt.Fprintf(con.out, "%s is %s; BREAK GLASS: %d of %d of %s have voted in place of %s\n", id, after.Status,
+	return con.print(after, "%s is %s; BREAK GLASS: %d of %d of %s have voted in place of %s\n", id, after.Status,
 		broken, scopes.BreakGlassQuorum, safetext.Text(after.Approval.BreakGlass), group)
-	return err
 }
 
 // unsignable returns an error if the verdict must be signed by a passkey, which the command line cannot do. A denial never

@@ -81,12 +81,11 @@ func (c *AuditListCmd) Run(ctx context.Context, con *console) error {
 		if err != nil {
 			return err
 		}
-		return printList(con, records, "no matching records visible to you", "TIME\tSTATUS\tCODE\tSCOPE\tRESOURCE\tSANDBOX\tTASK\tTTL\tREASON",
-			func(r openapi.Issuance) []any {
-				return []any{
-					dateTime(r.Time), r.Status, r.DecisionCode, r.Scope, r.Resource, r.SpiffeID, r.Task, spell(seconds(r.TTL)), short(r.Reason, 40),
-				}
-			})
+		const header = "TIME\tSTATUS\tCODE\tSCOPE\tRESOURCE\tSANDBOX\tTASK\tTTL\tREASON"
+		return printList(con, records, "no matching records visible to you", header, func(r openapi.Issuance) []any {
+			ttl := spell(seconds(r.TTL))
+			return []any{dateTime(r.Time), r.Status, r.DecisionCode, r.Scope, r.Resource, r.SpiffeID, r.Task, ttl, short(r.Reason, 40)}
+		})
 	})
 }
 
@@ -140,13 +139,12 @@ func (c *AuditUnrevokedCmd) Run(ctx context.Context, con *console) error {
 }
 
 func printUnrevoked(con *console, records []openapi.Issuance, now time.Time) error {
-	err := printList(con, records, "no overdue credentials visible to you", "OVERDUE\tCAUSE\tBY\tKIND\tNAME\tSCOPE\tSANDBOX\tTASK\tID",
-		func(r openapi.Issuance) []any {
-			return []any{
-				spell(max(0, now.Sub(r.StatusAt)).Round(time.Second)), orDash(r.StatusDetail), orDash(r.EndedBy),
-				orDash(r.Credential.Kind), orDash(r.Credential.Name), r.Scope, r.SpiffeID, r.Task, r.ID,
-			}
-		})
+	const header = "OVERDUE\tCAUSE\tBY\tKIND\tNAME\tSCOPE\tSANDBOX\tTASK\tID"
+	err := printList(con, records, "no overdue credentials visible to you", header, func(r openapi.Issuance) []any {
+		overdue := spell(max(0, now.Sub(r.StatusAt)).Round(time.Second))
+		kind, name := orDash(r.Credential.Kind), orDash(r.Credential.Name)
+		return []any{overdue, orDash(r.StatusDetail), orDash(r.EndedBy), kind, name, r.Scope, r.SpiffeID, r.Task, r.ID}
+	})
 	if err != nil || len(records) == 0 {
 		return err
 	}
@@ -243,12 +241,8 @@ func (c *AuditTailCmd) Run(ctx context.Context, con *console) error {
 		watch := broker.WatchIssuances(c.filter(time.Now()))
 		for {
 			err := watch.Follow(ctx, func(one openapi.Issuance) error {
-				if con.json {
-					return con.encode(one)
-				}
-				_, err := fmt.Fprintf(con.out, "%s  %-10s %s on %s by %s, task %s: %s\n", one.StatusAt.Local().Format(time.TimeOnly), one.Status,
+				return con.print(one, "%s  %-10s %s on %s by %s, task %s: %s\n", one.StatusAt.Local().Format(time.TimeOnly), one.Status,
 					safetext.Text(one.Scope), short(one.Resource, 60), safetext.Text(one.SpiffeID), safetext.Text(one.Task), short(one.Reason, 60))
-				return err
 			})
 			switch {
 			case ctx.Err() != nil:
@@ -274,9 +268,8 @@ type AuditTaskCmd struct {
 
 // Run prints everything that is recorded of a task, oldest first.
 func (c *AuditTaskCmd) Run(ctx context.Context, con *console) error {
-	noOwner := fmt.Errorf(
-		"--spiffe-id: required unless a sandbox reads its own task; name the owner, as in brevet audit task %s --spiffe-id spiffe://TRUST-DOMAIN/PATH", quote(c.Task),
-	)
+	noOwner := fmt.Errorf("--spiffe-id: required unless a sandbox reads its own task; "+
+		"name the owner, as in brevet audit task %s --spiffe-id spiffe://TRUST-DOMAIN/PATH", quote(c.Task))
 	if c.SPIFFEID == "" && c.asPerson() {
 		return noOwner
 	}
@@ -327,17 +320,17 @@ func (c *AuditUsageCmd) Run(ctx context.Context, con *console) error {
 		case len(usage.Scopes) > 0:
 			con.say("REPORTED, USED, CALLS and LAST USED are self-reported by the holders of the credentials")
 		}
-		return printList(con, usage.Scopes, "no requests visible to you", "SCOPE\tREQUESTED\tGRANTED\tDENIED\tREPORTED\tUSED\tCALLS\tLAST USED",
-			func(u openapi.ScopeUsage) []any {
-				row := []any{u.Scope, u.Asked, u.Granted, u.Denied, u.Reported.Credentials}
-				switch r := u.Reported; {
-				case r.Credentials == 0:
-					return append(row, "-", "-", "-")
-				case r.LastUsedAt.IsZero():
-					return append(row, r.Used, r.Calls, "never")
-				default:
-					return append(row, r.Used, r.Calls, dateTime(r.LastUsedAt))
-				}
-			})
+		const header = "SCOPE\tREQUESTED\tGRANTED\tDENIED\tREPORTED\tUSED\tCALLS\tLAST USED"
+		return printList(con, usage.Scopes, "no requests visible to you", header, func(u openapi.ScopeUsage) []any {
+			row := []any{u.Scope, u.Asked, u.Granted, u.Denied, u.Reported.Credentials}
+			switch r := u.Reported; {
+			case r.Credentials == 0:
+				return append(row, "-", "-", "-")
+			case r.LastUsedAt.IsZero():
+				return append(row, r.Used, r.Calls, "never")
+			default:
+				return append(row, r.Used, r.Calls, dateTime(r.LastUsedAt))
+			}
+		})
 	})
 }

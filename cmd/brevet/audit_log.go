@@ -29,11 +29,7 @@ func (c *AuditCheckpointCmd) Run(ctx context.Context, con *console) error {
 		if err != nil {
 			return err
 		}
-		if con.json {
-			return con.encode(map[string]string{"checkpoint": signed})
-		}
-		_, err = fmt.Fprint(con.out, signed)
-		return err
+		return con.print(map[string]string{"checkpoint": signed}, "%s", signed)
 	})
 }
 
@@ -47,12 +43,10 @@ func (c *AuditKeysCmd) Run(ctx context.Context, con *console) error {
 		if err != nil {
 			return err
 		}
-		if con.json {
-			return con.encode(map[string][]string{"keys": keys})
+		if !con.json {
+			con.say("compare these keys with an independent copy: a compromised broker could return others")
 		}
-		con.say("compare these keys with an independent copy: a compromised broker could return others")
-		_, err = fmt.Fprintln(con.out, strings.Join(keys, "\n"))
-		return err
+		return con.print(map[string][]string{"keys": keys}, "%s\n", strings.Join(keys, "\n"))
 	})
 }
 
@@ -164,10 +158,16 @@ func (c *AuditExportCmd) sink(con *console, form auditsink.Form, at *auditsink.P
 		return nil, errors.New("--push: Parquet requires a file; choose another --format")
 	case c.Push != "":
 		sink, err := auditsink.NewPush(c.Push, header, form)
-		return sink, prefixed("--push", err)
+		if err != nil {
+			return nil, fmt.Errorf("--push: %w", err)
+		}
+		return sink, nil
 	case c.OTLP != "":
 		sink, err := auditsink.NewOTLP(c.OTLP, header, form.Source)
-		return sink, prefixed("--otlp", err)
+		if err != nil {
+			return nil, fmt.Errorf("--otlp: %w", err)
+		}
+		return sink, nil
 	case c.To == "" && c.State != "":
 		return nil, errors.New("--state: requires --to, --push or --otlp")
 	case c.To == "":
@@ -203,12 +203,4 @@ func (c *AuditExportCmd) header() (auditsink.Header, error) {
 		return auditsink.Header{}, errors.New("must contain one header of the form Name: value")
 	}
 	return auditsink.Header{Name: strings.TrimSpace(name), Value: strings.TrimSpace(value)}, nil
-}
-
-// prefixed names the flag that an error is about.
-func prefixed(flag string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", flag, err)
 }

@@ -112,8 +112,14 @@ func (c *AuditVerifyCmd) config() (cfg audit.Config, err error) {
 			return cfg, fmt.Errorf("--checkpoint: %w", err)
 		}
 		kept, err := cfg.Open(string(signed))
+		var names []string
 		if err == nil {
-			err = cosignedBy(signed, witnesses)
+			names, _, err = audit.Cosigned(signed, witnesses...)
+		}
+		for _, w := range witnesses {
+			if err == nil && !slices.Contains(names, w.Name()) {
+				err = fmt.Errorf("%s has not cosigned it", w.Name())
+			}
 		}
 		if err != nil {
 			return cfg, fmt.Errorf("--checkpoint %s: %w", path, err)
@@ -123,38 +129,25 @@ func (c *AuditVerifyCmd) config() (cfg audit.Config, err error) {
 	return cfg, nil
 }
 
-// cosignedBy returns an error unless all witnesses have cosigned a checkpoint.
-func cosignedBy(signed []byte, witnesses []*audit.Cosigner) error {
-	names, _, err := audit.Cosigned(signed, witnesses...)
-	for _, w := range witnesses {
-		if err == nil && !slices.Contains(names, w.Name()) {
-			err = fmt.Errorf("%s has not cosigned it", w.Name())
-		}
-	}
-	return err
-}
-
-func (c *AuditVerifyCmd) verify(ctx context.Context, con *console, cfg audit.Config) (audit.Report, error) {
+func (c *AuditVerifyCmd) verify(ctx context.Context, con *console, cfg audit.Config) (report audit.Report, err error) {
 	var items audit.Items
-	if c.File != "" {
+	if c.File == "" {
+		var done func()
+		if items, done, err = readLedger(ctx, c.DatabaseURLFile); err != nil {
+			return report, err
+		}
+		defer done()
+	} else {
 		file, err := os.Open(c.File)
 		if err != nil {
-			return audit.Report{}, err
+			return report, err
 		}
 		defer func() { _ = file.Close() }()
 		items = audit.ReadSnapshot(file)
-	} else {
-		read, done, err := readLedger(ctx, c.DatabaseURLFile)
-		if err != nil {
-			return audit.Report{}, err
-		}
-		defer done()
-		items = read
 	}
 	var count counter
 	cfg.Progress = count.set
-	stop := newProgress(con.err).follow(count.report("verified"))
-	defer stop()
+	defer newProgress(con.err).follow(count.report("verified"))()
 	return audit.Verify(ctx, items, cfg)
 }
 

@@ -35,17 +35,11 @@ type CatalogCheckCmd struct {
 }
 
 type checkReport struct {
-	OK       bool           `json:"ok"`
-	Digest   string         `json:"digest,omitempty"`
-	Scopes   int            `json:"scopes"`
-	Policies int            `json:"policies"`
-	Problems []checkProblem `json:"problems,omitempty"`
-}
-
-type checkProblem struct {
-	File string `json:"file,omitempty"`
-	Line int    `json:"line,omitempty"`
-	What string `json:"what"`
+	OK       bool                       `json:"ok"`
+	Digest   string                     `json:"digest,omitempty"`
+	Scopes   int                        `json:"scopes"`
+	Policies int                        `json:"policies"`
+	Problems []openapi.CatalogueProblem `json:"problems,omitempty"`
 }
 
 // Run loads the catalogue and reports every problem at once.
@@ -59,7 +53,7 @@ func (c *CatalogCheckCmd) Run(con *console) error {
 	case con.json:
 		report := checkReport{OK: err == nil}
 		for _, p := range problems {
-			report.Problems = append(report.Problems, checkProblem(p))
+			report.Problems = append(report.Problems, openapi.CatalogueProblem(p))
 		}
 		if err == nil {
 			report.Digest, report.Scopes, report.Policies = catalogue.Digest(), len(catalogue.Scopes()), len(catalogue.Policies())
@@ -136,26 +130,8 @@ func (c *CatalogTestCmd) Run(con *console) error {
 	if len(examples) == 0 {
 		return fmt.Errorf("%s has no examples: add a file whose name ends in .test.yaml", c.Folder)
 	}
-	results := catalogue.Check(examples)
-	failed := 0
-	for _, result := range results {
-		if len(result.Failures) > 0 {
-			failed++
-		}
-	}
-	if con.json {
-		err = con.encode(reportExamples(catalogue, results, failed))
-	} else {
-		err = printExamples(con, results, failed)
-	}
-	if err == nil && failed > 0 {
-		return exitError{err: errors.New("some examples failed"), code: 1}
-	}
-	return err
-}
-
-func reportExamples(catalogue *scopes.Catalogue, results []scopes.ExampleResult, failed int) examplesReport {
-	report := examplesReport{OK: failed == 0, Catalogue: catalogue.Digest()}
+	results, failed := catalogue.Check(examples), 0
+	report := examplesReport{Catalogue: catalogue.Digest()}
 	for _, r := range results {
 		e := exampleReport{
 			Name: r.Example.Name, File: r.Example.File, Line: r.Example.Line, OK: len(r.Failures) == 0,
@@ -165,9 +141,21 @@ func reportExamples(catalogue *scopes.Catalogue, results []scopes.ExampleResult,
 		if r.Decision.Narrowest != nil {
 			e.Narrowest = r.Decision.Narrowest.Scope
 		}
+		if !e.OK {
+			failed++
+		}
 		report.Examples = append(report.Examples, e)
 	}
-	return report
+	report.OK = failed == 0
+	if con.json {
+		err = con.encode(report)
+	} else {
+		err = printExamples(con, results, failed)
+	}
+	if err == nil && failed > 0 {
+		err = exitError{err: errors.New("some examples failed"), code: 1}
+	}
+	return err
 }
 
 func printExamples(con *console, results []scopes.ExampleResult, failed int) error {
@@ -177,10 +165,9 @@ func printExamples(con *console, results []scopes.ExampleResult, failed int) err
 			continue
 		}
 		fmt.Fprintf(con.out, "FAIL  %s (%s:%d)\n", safetext.Text(r.Example.Name), r.Example.File, r.Example.Line)
-		for _, failure := range r.Failures {
-			fmt.Fprintf(con.out, "      %s\n", safetext.Text(failure))
+		for _, line := range append(r.Failures, r.Why) {
+			fmt.Fprintf(con.out, "      %s\n", safetext.Text(line))
 		}
-		fmt.Fprintf(con.out, "      %s\n", safetext.Text(r.Why))
 	}
 	_, err := fmt.Fprintf(con.out, "\n%d of %d examples passed\n", len(results)-failed, len(results))
 	return err
@@ -198,9 +185,6 @@ type CatalogExplainCmd struct {
 	User   string        `help:"Person on whose behalf the sandbox makes the request, as issuer#sub." placeholder:"ID"`
 	Groups []string      `help:"Groups of --user, separated by commas." name:"user-groups"`
 }
-
-// longSVID is the lifetime of the SVID in an explained request. It is longer than any credential's, so it never limits one.
-const longSVID = 48 * time.Hour
 
 type explainReport struct {
 	Outcome     scopes.Outcome        `json:"outcome"`
@@ -250,7 +234,8 @@ func (c *CatalogExplainCmd) Run(con *console) error {
 		return err
 	}
 	now := time.Now()
-	who := scopes.Subject{ID: id, Bound: c.SVID == "x509", Expires: now.Add(longSVID)}
+	// An SVID that lives longer than any credential limits none.
+	who := scopes.Subject{ID: id, Bound: c.SVID == "x509", Expires: now.Add(48 * time.Hour)}
 	if c.User != "" {
 		who.User = &scopes.User{ID: c.User, Groups: c.Groups}
 	}
@@ -261,22 +246,12 @@ func (c *CatalogExplainCmd) Run(con *console) error {
 	if err != nil {
 		return fmt.Errorf("deciding the request: %w", err)
 	}
-	report := c.report(catalogue, d)
-	if con.json {
-		return con.encode(report)
-	}
-	return c.print(con, report)
-}
-
-func (c *CatalogExplainCmd) report(catalogue *scopes.Catalogue, d scopes.Decision) explainReport {
 	report := explainReport{
 		Outcome: d.Outcome, Reason: d.Reason, Explanation: d.Explanation, SPIFFEID: c.As, OnBehalfOf: c.User, Scope: c.Scope, Resource: d.Resource,
 		TTL: int64(d.TTL.Seconds()), Catalogue: d.Catalogue,
 	}
 	for _, clamp := range d.Clamps {
-		report.Clamped = append(report.Clamped, openapi.Clamp{
-			Bound: clamp.Bound, From: int64(clamp.From.Seconds()), To: int64(clamp.To.Seconds()),
-		})
+		report.Clamped = append(report.Clamped, openapi.Clamp{Bound: clamp.Bound, From: int64(clamp.From.Seconds()), To: int64(clamp.To.Seconds())})
 	}
 	for _, id := range d.Policies {
 		if p, ok := catalogue.Policy(id); ok {
@@ -297,7 +272,10 @@ func (c *CatalogExplainCmd) report(catalogue *scopes.Catalogue, d scopes.Decisio
 	if n := d.Narrowest; n != nil {
 		report.Narrowest = &openapi.NarrowestAsk{Scope: n.Scope, Params: n.Params, TTL: int64(n.TTL.Seconds())}
 	}
-	return report
+	if con.json {
+		return con.encode(report)
+	}
+	return c.print(con, report)
 }
 
 func (c *CatalogExplainCmd) print(con *console, r explainReport) error {
@@ -321,7 +299,8 @@ func (c *CatalogExplainCmd) print(con *console, r explainReport) error {
 		line("limit", limit+", checked at request time")
 	}
 	if a := r.Approval; a != nil {
-		line("approval", fmt.Sprintf("%d of %s within %s", a.Quorum, a.Group, spell(seconds(a.Expires)))+standIn(a.Glass)+signedText(a.Passkey))
+		rule := fmt.Sprintf("%d of %s within %s", a.Quorum, a.Group, spell(seconds(a.Expires)))
+		line("approval", rule+standIn(a.Glass)+signedText(a.Passkey))
 	}
 	if r.Narrowest != nil {
 		line("would pass", commandLine(*r.Narrowest, c.Task))

@@ -14,7 +14,6 @@ import (
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
-	"golang.org/x/term"
 )
 
 // CatalogPlanCmd is `brevet catalog plan`.
@@ -34,7 +33,18 @@ func (c *CatalogPlanCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	from, err := c.from(ctx, con)
+	var from *scopes.Catalogue
+	switch {
+	case c.From != "":
+		from, err = loadFolder(c.From)
+	case c.Server == "":
+		err = errors.New("no catalogue to compare with: set --from to a folder, or --server or BREVET_SERVER to the broker's URL")
+	default:
+		err = call(ctx, con, OfficialFlags(c.serverFlags), func(broker *client.Client) (err error) {
+			from, err = catalogueInForce(ctx, broker)
+			return err
+		})
+	}
 	if err != nil {
 		return err
 	}
@@ -47,20 +57,6 @@ func (c *CatalogPlanCmd) Run(ctx context.Context, con *console) error {
 		return exitError{err: errors.New("there are changes"), code: exitChanges}
 	}
 	return nil
-}
-
-func (c *CatalogPlanCmd) from(ctx context.Context, con *console) (from *scopes.Catalogue, err error) {
-	if c.From != "" {
-		return loadFolder(c.From)
-	}
-	if c.Server == "" {
-		return nil, errors.New("no catalogue to compare with: set --from to a folder, or --server or BREVET_SERVER to the broker's URL")
-	}
-	err = call(ctx, con, OfficialFlags(c.serverFlags), func(broker *client.Client) (err error) {
-		from, err = catalogueInForce(ctx, broker)
-		return err
-	})
-	return from, err
 }
 
 // signs are the prefixes of changes.
@@ -79,53 +75,70 @@ type diffReport struct {
 
 // printDiff prints the changes between two catalogues.
 func printDiff(con *console, diff scopes.Diff) error {
+	sum := diff.Summary()
 	if con.json {
-		return con.encode(diffReport{Changes: !diff.Empty(), Summary: diff.Summary(), Diff: diff})
+		return con.encode(diffReport{Changes: !diff.Empty(), Summary: sum, Diff: diff})
 	}
 	for _, s := range diff.Scopes {
-		if err := printScopeChange(con.out, s); err != nil {
+		fmt.Fprintf(con.out, "%s scope %s%s\n", signs[s.Change], s.Name, marks[s.Reach])
+		t := newTable(con.out, "")
+		for _, f := range s.Fields {
+			value := f.Old + f.New
+			if s.Change == scopes.Modified {
+				value = cmp.Or(f.Old, "(none)") + " -> " + cmp.Or(f.New, "(none)") + marks[f.Reach]
+			}
+			t.row("    "+f.Field, value)
+		}
+		fmt.Fprintln(t)
+		if err := t.Flush(); err != nil {
 			return err
 		}
 	}
 	for _, p := range diff.Policies {
-		printPolicyChange(con.out, p)
+		fmt.Fprintf(con.out, "%s policy %s (%s)%s\n", signs[p.Change], p.ID, p.Effect, marks[p.Reach])
+		printPolicyChange(con.out, textLines(p.Old), textLines(p.New))
 	}
-	_, err := fmt.Fprintln(con.out, summary(diff))
+	line := fmt.Sprintf("%d to add, %d to change, %d to remove", sum.Add, sum.Change, sum.Remove)
+	switch {
+	case diff.Empty():
+		line = "No changes."
+	case sum.Add+sum.Change+sum.Remove == 0:
+		line = "Only comments and formatting change; scopes and policies stay the same."
+	case sum.Widened == 0:
+		line += "; none widens reach"
+	case sum.Widened == 1:
+		line += "; 1 widens reach"
+	default:
+		line += fmt.Sprintf("; %d widen reach", sum.Widened)
+	}
+	if sum.Unclear > 0 {
+		line += fmt.Sprintf("; %d with unclear reach", sum.Unclear)
+	}
+	_, err := fmt.Fprintln(con.out, line)
 	return err
 }
 
-func printScopeChange(out io.Writer, s scopes.ScopeChange) error {
-	fmt.Fprintf(out, "%s scope %s%s\n", signs[s.Change], s.Name, marks[s.Reach])
-	t := newTable(out, "")
-	for _, f := range s.Fields {
-		value := f.Old + f.New
-		if s.Change == scopes.Modified {
-			value = cmp.Or(f.Old, "(none)") + " -> " + cmp.Or(f.New, "(none)") + marks[f.Reach]
-		}
-		t.row("    "+f.Field, value)
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintln(out)
-	return err
-}
-
-func printPolicyChange(out io.Writer, p scopes.PolicyChange) {
-	fmt.Fprintf(out, "%s policy %s (%s)%s\n", signs[p.Change], p.ID, p.Effect, marks[p.Reach])
-	before, after := textLines(p.Old), textLines(p.New)
-	head := 0
-	for head < min(len(before), len(after)) && before[head] == after[head] {
+// printPolicyChange prints the lines of a policy before and after a change. Lines at the beginning and the end that stay the
+// same are printed once.
+func printPolicyChange(out io.Writer, before, after []string) {
+	most, head, tail := min(len(before), len(after)), 0, 0
+	for head < most && before[head] == after[head] {
 		head++
 	}
-	tail := 0
-	for tail < min(len(before), len(after))-head && before[len(before)-1-tail] == after[len(after)-1-tail] {
+	for tail < most-head && before[len(before)-1-tail] == after[len(after)-1-tail] {
 		tail++
 	}
-	printLines(out, " ", before[:head])
-	printLines(out, "-", before[head:len(before)-tail])
-	printLines(out, "+", after[head:len(after)-tail])
-	printLines(out, " ", before[len(before)-tail:])
+	for _, part := range []struct {
+		sign  string
+		lines []string
+	}{
+		{" ", before[:head]}, {"-", before[head : len(before)-tail]},
+		{"+", after[head : len(after)-tail]}, {" ", before[len(before)-tail:]},
+	} {
+		for _, line := range part.lines {
+			fmt.Fprintln(out, strings.TrimRight("    "+part.sign+" "+safetext.Text(strings.TrimSuffix(line, "\r")), " "))
+		}
+	}
 	fmt.Fprintln(out)
 }
 
@@ -134,35 +147,6 @@ func textLines(text string) []string {
 		return nil
 	}
 	return strings.Split(strings.ReplaceAll(text, "\t", "    "), "\n")
-}
-
-func printLines(out io.Writer, sign string, lines []string) {
-	for _, line := range lines {
-		fmt.Fprintln(out, strings.TrimRight("    "+sign+" "+safetext.Text(strings.TrimSuffix(line, "\r")), " "))
-	}
-}
-
-func summary(diff scopes.Diff) string {
-	s := diff.Summary()
-	switch {
-	case diff.Empty():
-		return "No changes."
-	case s.Add+s.Change+s.Remove == 0:
-		return "Only comments and formatting change; scopes and policies stay the same."
-	}
-	line := fmt.Sprintf("%d to add, %d to change, %d to remove", s.Add, s.Change, s.Remove)
-	switch s.Widened {
-	case 0:
-		line += "; none widens reach"
-	case 1:
-		line += "; 1 widens reach"
-	default:
-		line += fmt.Sprintf("; %d widen reach", s.Widened)
-	}
-	if s.Unclear > 0 {
-		line += fmt.Sprintf("; %d with unclear reach", s.Unclear)
-	}
-	return line
 }
 
 // CatalogApplyCmd is `brevet catalog apply`.
@@ -216,7 +200,7 @@ func (c *CatalogRollbackCmd) Run(ctx context.Context, con *console) error {
 }
 
 // change calls do with the catalogue in force. It explains an error as call does, and also prints the problems in the files.
-func (f OfficialFlags) change(ctx context.Context, con *console, do func(broker *client.Client, from *scopes.Catalogue) error) error {
+func (f OfficialFlags) change(ctx context.Context, con *console, do func(_ *client.Client, from *scopes.Catalogue) error) error {
 	err := call(ctx, con, f, func(broker *client.Client) error {
 		from, err := catalogueInForce(ctx, broker)
 		if err != nil {
@@ -271,18 +255,14 @@ func (c consent) ask(con *console, s swap, doing string) error {
 	if c.Yes && con.json {
 		return nil
 	}
-	if !c.Yes && (con.json || !term.IsTerminal(int(os.Stdin.Fd()))) {
+	if !c.Yes && !canConfirm(con) {
 		return errors.New("confirmation requires a terminal: review with brevet catalog plan, then add --yes")
 	}
 	if err := printDiff(con, scopes.Plan(s.from, s.to)); err != nil {
 		return err
 	}
 	sayPolicies(con, s.from, s.to)
-	if c.Yes {
-		return nil
-	}
-	fmt.Fprintf(con.err, "\n%s this? Type yes: ", doing)
-	if !saidYes() {
+	if !c.Yes && !confirms(con, doing) {
 		return errors.New("not confirmed: nothing was changed")
 	}
 	return nil
@@ -420,12 +400,7 @@ func printChange(con *console, change openapi.CatalogueChange) error {
 		text = change.Digest + " is rejected"
 	case openapi.CatalogueApplied, openapi.CatalogueSuperseded:
 	}
-	var err error
-	if con.json {
-		err = con.encode(change)
-	} else {
-		_, err = fmt.Fprintln(con.out, safetext.Text(text))
-	}
+	err := con.print(change, "%s\n", safetext.Text(text))
 	if err == nil && change.State == openapi.CatalogueProposed {
 		err = exitError{err: errors.New("approval by another admin is pending"), code: exitPending}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"runtime"
 	"strconv"
 	"strings"
@@ -36,19 +35,12 @@ type lookback time.Duration
 
 // UnmarshalText accepts days (7d) and Go durations (24h, 90m). The duration must be positive.
 func (l *lookback) UnmarshalText(text []byte) error {
-	const day = 24 * time.Hour
-	var d time.Duration
-	var err error
-	if days, ok := strings.CutSuffix(string(text), "d"); ok {
-		var n int64
-		n, err = strconv.ParseInt(days, 10, 64)
-		if n > int64(math.MaxInt64/day) {
-			err = strconv.ErrRange
-		}
-		d = time.Duration(n) * day
-	} else {
-		d, err = time.ParseDuration(string(text))
+	period := string(text)
+	if days, ok := strings.CutSuffix(period, "d"); ok {
+		n, _ := strconv.ParseInt(days, 10, 32) // 0 if it is not a number
+		period = fmt.Sprint(24*n, "h")
 	}
+	d, err := time.ParseDuration(period)
 	if err != nil || d <= 0 {
 		return errors.New("must be a duration such as 7d or 24h")
 	}
@@ -70,7 +62,7 @@ func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
 		return fmt.Errorf("--database-url-file: %w", err)
 	}
 	since := time.Now().Add(-time.Duration(c.Since))
-	replayed, err := replay(ctx, newProgress(con.err), draft, past{databaseURL, since})
+	replayed, err := replay(ctx, newProgress(con.err), draft, databaseURL, since)
 	if err != nil {
 		return fmt.Errorf("replaying decisions: %w", err)
 	}
@@ -85,19 +77,13 @@ func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
 	return nil
 }
 
-// past says in which database the recorded decisions are, and when the period begins.
-type past struct {
-	databaseURL string
-	since       time.Time
-}
-
 // replay decides all recorded requests again, in parallel with up to maxReaders readers.
-func replay(ctx context.Context, p *progress, draft *scopes.Catalogue, from past) (*scopes.Replayer, error) {
+func replay(ctx context.Context, p *progress, draft *scopes.Catalogue, databaseURL string, since time.Time) (*scopes.Replayer, error) {
 	var at replayProgress
 	stop := p.follow(at.line)
 	defer stop()
 	readers := min(runtime.GOMAXPROCS(0), maxReaders)
-	history, err := ledger.OpenHistory(ctx, from.databaseURL, from.since, readers)
+	history, err := ledger.OpenHistory(ctx, databaseURL, since, readers)
 	if err != nil {
 		return nil, err
 	}
@@ -193,7 +179,13 @@ func printReplay(con *console, r replayReport) error {
 	}
 	fmt.Fprintln(con.out, bold(con.out, fmt.Sprintf("%d of %d decisions since %s would change.", r.changed(), r.Decisions, since)))
 	fmt.Fprintln(con.out)
-	if err := printShifts(con.out, r.Counts); err != nil {
+	t := newTable(con.out, "")
+	for _, s := range shifts {
+		if n := r.Counts[s.shift]; n > 0 {
+			t.row("  "+s.name, n, s.meaning)
+		}
+	}
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	if !r.Changes {
@@ -220,16 +212,6 @@ func printReplay(con *console, r replayReport) error {
 	}
 	_, err := fmt.Fprintf(con.out, "\n%s\n%s\n", replayCaveat, r.Catalogue)
 	return err
-}
-
-func printShifts(out io.Writer, counts map[scopes.Shift]int64) error {
-	t := newTable(out, "")
-	for _, s := range shifts {
-		if n := counts[s.shift]; n > 0 {
-			t.row("  "+s.name, n, s.meaning)
-		}
-	}
-	return t.Flush()
 }
 
 func printGroups(out io.Writer, groups []scopes.ReplayGroup) error {

@@ -95,16 +95,12 @@ func printDevice(con *console, device *oauth2.DeviceAuthResponse) error {
 }
 
 func printLogin(con *console, l login.Login) error {
-	if con.json {
-		return con.encode(loginFacts(l))
-	}
 	until := dateTime(l.Expires)
 	if l.Renewable() {
 		until += ", renewed automatically"
 	}
-	_, err := fmt.Fprintf(con.out, "%-8s %s\n%-8s %s\n%-8s %s\n%-8s %s\n",
-		"name", safetext.Text(l.Name), "id", safetext.Text(l.ID), "groups", orDash(strings.Join(l.Groups, ", ")), "until", until)
-	return err
+	return con.print(loginFacts(l), "name     %s\nid       %s\ngroups   %s\nuntil    %s\n",
+		safetext.Text(l.Name), safetext.Text(l.ID), orDash(strings.Join(l.Groups, ", ")), until)
 }
 
 func loginFacts(l login.Login) map[string]any {
@@ -135,11 +131,7 @@ func (*LogoutCmd) Run(ctx context.Context, con *console) error {
 			con.say("the refresh token was not revoked at the provider: " + login.Quote(err.Error()))
 		}
 	}
-	if con.json {
-		return con.encode(map[string]bool{"logged_in": false})
-	}
-	_, err = fmt.Fprintln(con.out, text)
-	return err
+	return con.print(map[string]bool{"logged_in": false}, "%s\n", text)
 }
 
 // WhoamiCmd is `brevet whoami`.
@@ -201,24 +193,14 @@ func printCaller(con *console, me openapi.Caller, l login.Login) error {
 			return err
 		}
 	default:
-		if _, err := fmt.Fprintf(con.out, "%-8s %s\n", "id", safetext.Text(me.ID)); err != nil {
-			return err
-		}
+		fmt.Fprintf(con.out, "id       %s\n", safetext.Text(me.ID))
 	}
 	roles := []string{"-"}
 	for i, role := range me.Roles {
-		roles = append(roles[:i], roleLine(role))
+		roles = append(roles[:i], safetext.Text(roleLine(role)))
 	}
-	for i, role := range roles {
-		label := "roles"
-		if i > 0 {
-			label = ""
-		}
-		if _, err := fmt.Fprintf(con.out, "%-8s %s\n", label, safetext.Text(role)); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err := fmt.Fprintf(con.out, "roles    %s\n", strings.Join(roles, "\n         "))
+	return err
 }
 
 func roleLine(r openapi.CallerRole) string {
@@ -243,73 +225,64 @@ type PersonFlags struct {
 // open returns a client and a function that closes it. If nobody is logged in, it fails before it calls the broker.
 func (f PersonFlags) open(ctx context.Context) (*client.Client, func(), error) {
 	person, err := loginStore()
+	if err == nil {
+		_, err = person.IDToken(ctx)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := person.IDToken(ctx); err != nil {
-		return nil, nil, err
-	}
-	c, done, err := f.anyone(ctx)
+	verify, done, err := f.verifier(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	asPerson, err := c.AsPerson(person)
+	anyone, err := client.New(client.Config{BaseURL: f.Server}, verify...)
 	if err != nil {
 		done()
 		return nil, nil, err
 	}
-	return asPerson, done, nil
+	closeAll := func() { anyone.Close(); done() }
+	c, err := anyone.AsPerson(person)
+	if err != nil {
+		closeAll()
+	}
+	return c, closeAll, err
 }
 
-// anyone returns a client that verifies the broker but does not authenticate itself.
-func (f PersonFlags) anyone(ctx context.Context) (*client.Client, func(), error) {
-	cfg, options, done := client.Config{BaseURL: f.Server}, []client.Option(nil), func() {}
-	switch {
-	case f.ServerID != "":
-		option, end, err := f.spiffeServer(ctx)
-		if err != nil {
-			return nil, nil, err
+// verifier returns how the client verifies the broker, and a function that ends that.
+func (f PersonFlags) verifier(ctx context.Context) (options []client.Option, done func(), err error) {
+	done = func() {}
+	if f.ServerID == "" {
+		if f.CAFile == "" {
+			return nil, done, nil
 		}
-		options, done = append(options, option), end
-	case f.CAFile != "":
 		roots, err := safehttp.ReadRoots(f.CAFile)
 		if err != nil {
 			return nil, nil, fmt.Errorf("--ca-file: %w", err)
 		}
-		cfg.HTTPClient = &http.Client{Transport: &http.Transport{
-			TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
-		}}
+		return []client.Option{client.WithRoots(roots)}, done, nil
 	}
-	c, err := client.New(cfg, options...)
-	if err != nil {
-		done()
-		return nil, nil, err
-	}
-	return c, func() { c.Close(); done() }, nil
-}
-
-func (f PersonFlags) spiffeServer(ctx context.Context) (client.Option, func(), error) {
 	id, err := attest.ParseID(f.ServerID)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--server-id: %w", err)
 	}
-	if f.CAFile != "" {
-		bundle, err := x509bundle.Load(id.TrustDomain(), f.CAFile)
-		if err != nil {
+	var bundles x509bundle.Source
+	switch {
+	case f.CAFile != "":
+		if bundles, err = x509bundle.Load(id.TrustDomain(), f.CAFile); err != nil {
 			return nil, nil, fmt.Errorf("--ca-file: %w", err)
 		}
-		return client.WithServer(bundle, tlsconfig.AuthorizeID(id)), func() {}, nil
-	}
-	if f.WorkloadAPI == "" {
+	case f.WorkloadAPI == "":
 		return nil, nil, errors.New("--server-id: requires --ca-file or --workload-api")
+	default:
+		ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
+		defer cancel()
+		source, err := workloadapi.NewBundleSource(ctx, workloadapi.WithClientOptions(workloadapi.WithAddr(f.WorkloadAPI)))
+		if err != nil {
+			return nil, nil, fmt.Errorf("no bundle from the Workload API at %s: %w", f.WorkloadAPI, err)
+		}
+		bundles, done = source, func() { _ = source.Close() }
 	}
-	ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
-	defer cancel()
-	source, err := workloadapi.NewBundleSource(ctx, workloadapi.WithClientOptions(workloadapi.WithAddr(f.WorkloadAPI)))
-	if err != nil {
-		return nil, nil, fmt.Errorf("no bundle from the Workload API at %s: %w", f.WorkloadAPI, err)
-	}
-	return client.WithServer(source, tlsconfig.AuthorizeID(id)), func() { _ = source.Close() }, nil
+	return []client.Option{client.WithServer(bundles, tlsconfig.AuthorizeID(id))}, done, nil
 }
 
 // hint adds advice if the broker does not accept the person, or if the broker cannot be verified.

@@ -146,11 +146,7 @@ type VersionCmd struct{}
 
 // Run prints the versions of this binary and of Go.
 func (*VersionCmd) Run(con *console) error {
-	if con.json {
-		return con.encode(map[string]string{"version": version(), "go": runtime.Version()})
-	}
-	_, err := fmt.Fprintf(con.out, "brevet %s (%s)\n", version(), runtime.Version())
-	return err
+	return con.print(map[string]string{"version": version(), "go": runtime.Version()}, "brevet %s (%s)\n", version(), runtime.Version())
 }
 
 // version returns the module's version, or the commit of a build from a checkout.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
@@ -104,15 +103,11 @@ type QuarantineRemoveCmd struct {
 // Run lifts the quarantine.
 func (c *QuarantineRemoveCmd) Run(ctx context.Context, con *console) error {
 	return call(ctx, con, c.OfficialFlags, func(broker *client.Client) error {
-		err := broker.Unquarantine(ctx, c.SPIFFEID, c.Reason)
-		switch {
-		case err != nil:
+		if err := broker.Unquarantine(ctx, c.SPIFFEID, c.Reason); err != nil {
 			return err
-		case con.json:
-			return con.encode(map[string]any{"spiffe_id": c.SPIFFEID, "lifted": true})
 		}
-		_, err = fmt.Fprintf(con.out, "%s is no longer in quarantine\n", safetext.Text(c.SPIFFEID))
-		return err
+		lifted := map[string]any{"spiffe_id": c.SPIFFEID, "lifted": true}
+		return con.print(lifted, "%s is no longer in quarantine\n", safetext.Text(c.SPIFFEID))
 	})
 }
 

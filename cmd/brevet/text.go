@@ -22,6 +22,15 @@ func (c *console) encode(v any) error {
 	return err
 }
 
+// print prints v as JSON, or else the text. Its arguments must be safe to print.
+func (c *console) print(v any, format string, args ...any) error {
+	if c.json {
+		return c.encode(v)
+	}
+	_, err := fmt.Fprintf(c.out, format, args...)
+	return err
+}
+
 // encodeAll prints each item as one JSON document on one line.
 func encodeAll[T any](c *console, items []T) error {
 	for _, item := range items {
