@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
@@ -134,8 +135,11 @@ func (c *AuditExportCmd) Run(ctx context.Context, con *console) error {
 			return err
 		}
 		began := at.From
-		stop := newProgress(con.err).follow(func() string { return "exported " + plural(at.Next()-began, "entry", "entries") })
-		err = auditsink.Export{Broker: broker, Sink: sink, At: at, State: c.State, Follow: c.Follow}.Run(ctx)
+		var done atomic.Int64
+		stop := newProgress(con.err).follow(func() string { return "exported " + plural(done.Load(), "entry", "entries") })
+		err = auditsink.Export{
+			Broker: broker, Sink: sink, At: at, State: c.State, Follow: c.Follow, Progress: func(next int64) { done.Store(next - began) },
+		}.Run(ctx)
 		stop()
 		if err = errors.Join(err, sink.Close()); err == nil {
 			con.say(fmt.Sprintf("exported %s; the next index is %d", plural(at.From-began, "entry", "entries"), at.From))

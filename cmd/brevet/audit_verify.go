@@ -15,7 +15,6 @@ import (
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/ledger/snapshot"
 	"github.com/brevet-dev/brevet/internal/safetext"
-	"github.com/brevet-dev/brevet/internal/secret"
 )
 
 // exitUnsaid is the exit code if the record could not be read, so that its integrity is unknown.
@@ -153,9 +152,9 @@ func (c *AuditVerifyCmd) verify(ctx context.Context, con *console, cfg audit.Con
 
 // readLedger opens a snapshot of the ledger whose URL is in urlFile.
 func readLedger(ctx context.Context, urlFile string) (items audit.Items, done func(), err error) {
-	databaseURL, err := secret.ReadFile(urlFile)
+	databaseURL, err := readURL(urlFile)
 	if err != nil {
-		return nil, nil, fmt.Errorf("--database-url-file: %w", err)
+		return nil, nil, err
 	}
 	s, err := snapshot.Open(ctx, databaseURL)
 	if err != nil {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/safetext"
-	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/scopes"
 	"golang.org/x/sync/errgroup"
 )
@@ -57,9 +56,9 @@ func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	databaseURL, err := secret.ReadFile(c.DatabaseURLFile)
+	databaseURL, err := readURL(c.DatabaseURLFile)
 	if err != nil {
-		return fmt.Errorf("--database-url-file: %w", err)
+		return err
 	}
 	since := time.Now().Add(-time.Duration(c.Since))
 	replayed, err := replay(ctx, newProgress(con.err), draft, databaseURL, since)
@@ -111,27 +110,23 @@ func replay(ctx context.Context, p *progress, draft *scopes.Catalogue, databaseU
 
 // replayProgress is the progress of a replay.
 type replayProgress struct {
-	done  atomic.Int64
-	whole atomic.Pointer[replayWhole]
-}
-
-type replayWhole struct {
-	decisions int64
-	began     time.Time
+	counter
+	began atomic.Int64 // in Unix nanoseconds, or 0 while the decisions are counted
 }
 
 func (r *replayProgress) begin(decisions int64) {
-	r.whole.Store(&replayWhole{decisions: decisions, began: time.Now()})
+	r.of.Store(decisions)
+	r.began.Store(time.Now().UnixNano())
 }
 
 func (r *replayProgress) line() string {
-	whole, done := r.whole.Load(), r.done.Load()
-	if whole == nil {
+	began, done, of := r.began.Load(), r.done.Load(), r.of.Load()
+	if began == 0 {
 		return "counting recorded decisions"
 	}
-	line := fmt.Sprintf("replayed %d of %d decisions (%d%%)", done, whole.decisions, 100*done/max(1, whole.decisions))
+	line := fmt.Sprintf("replayed %d of %d decisions (%d%%)", done, of, 100*done/max(1, of))
 	if done > 0 {
-		left := float64(time.Since(whole.began)) / float64(done) * float64(whole.decisions-done)
+		left := float64(time.Now().UnixNano()-began) / float64(done) * float64(of-done)
 		line += fmt.Sprintf(", about %s left", spell(time.Duration(left).Round(time.Second)))
 	}
 	return line

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/migrations"
 )
 
@@ -20,8 +21,11 @@ type DatabaseFlag struct {
 	DatabaseURLFile string `help:"File that holds the URL of the owner's connection." required:"" type:"path" env:"BREVET_DATABASE_URL_FILE"`
 }
 
-func (f DatabaseFlag) url() (string, error) {
-	databaseURL, err := readSecretFile(f.DatabaseURLFile)
+func (f DatabaseFlag) url() (string, error) { return readURL(f.DatabaseURLFile) }
+
+// readURL reads the file of --database-url-file.
+func readURL(path string) (string, error) {
+	databaseURL, err := secret.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("--database-url-file: %w", err)
 	}
@@ -84,6 +88,3 @@ func (c *MigrateStatusCmd) Run(ctx context.Context, con *console) error {
 	}
 	return t.Flush()
 }
-
-// say prints a line of progress.
-func (c *console) say(line string) { fmt.Fprintln(c.err, line) }

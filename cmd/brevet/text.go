@@ -11,6 +11,9 @@ import (
 	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
+// say prints a line of progress.
+func (c *console) say(line string) { fmt.Fprintln(c.err, line) }
+
 // encode prints one JSON document on one line. People may read it as well as programs, so invisible characters are written
 // as JSON escapes, which mean the same.
 func (c *console) encode(v any) error {

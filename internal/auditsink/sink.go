@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
@@ -49,14 +48,11 @@ type Form struct {
 type Position struct {
 	From int64 `json:"from"` // index of the next entry
 	Size int64 `json:"size"` // of the file, in bytes
-
-	next atomic.Int64 // copy of From for Next
 }
 
 // ReadPosition reads the position at which an earlier run stopped. If path is empty or no file, it returns from.
-func ReadPosition(path string, from int64) (at *Position, err error) {
-	at = &Position{From: from}
-	defer func() { at.next.Store(at.From) }()
+func ReadPosition(path string, from int64) (*Position, error) {
+	at := &Position{From: from}
 	if path == "" {
 		return at, nil
 	}
@@ -70,9 +66,6 @@ func ReadPosition(path string, from int64) (at *Position, err error) {
 	return at, err
 }
 
-// Next returns the index of the next entry. It may be called while [Export.Run] runs.
-func (at *Position) Next() int64 { return at.next.Load() }
-
 // Export copies the entries of a log to a sink.
 type Export struct {
 	Broker *client.Client
@@ -80,6 +73,8 @@ type Export struct {
 	At     *Position
 	// State is the file that keeps the position, or empty.
 	State string
+	// Progress is called with the index of the next entry after each batch.
+	Progress func(next int64)
 	// Follow waits for new entries instead of returning when there are none.
 	Follow bool
 }
@@ -102,7 +97,7 @@ func (e Export) Run(ctx context.Context) error {
 				return err
 			}
 			e.At.From = page.Next
-			e.At.next.Store(page.Next)
+			e.Progress(page.Next)
 			if err := e.keep(); err != nil {
 				return fmt.Errorf("storing the state of the export: %w", err)
 			}
