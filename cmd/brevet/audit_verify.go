@@ -38,11 +38,7 @@ func (c *AuditVerifyCmd) Run(ctx context.Context, con *console) error {
 		return unproven(con, err)
 	}
 	if c.Receipt != "" {
-		receipt, signed, err := c.verifyReceipt(cfg)
-		if err != nil {
-			return unproven(con, err)
-		}
-		return printProven(con, receipt, signed)
+		return c.verifyReceipt(con, cfg)
 	}
 	report, err := c.verify(ctx, con, cfg)
 	if err != nil {
@@ -226,26 +222,24 @@ func entriesOf(f audit.Finding) string {
 	return fmt.Sprint(f.Index)
 }
 
-// verifyReceipt verifies a receipt, and returns it with the checkpoint that covers it.
-func (c *AuditVerifyCmd) verifyReceipt(cfg audit.Config) (receipt audit.Receipt, signed audit.Checkpoint, err error) {
+// verifyReceipt verifies a receipt. If the receipt is valid, verifyReceipt prints its entries, because they are what it
+// proves.
+func (c *AuditVerifyCmd) verifyReceipt(con *console, cfg audit.Config) error {
 	if cfg.Keys == nil || len(c.Checkpoint) > 0 {
-		return receipt, signed, errors.New("--receipt: requires --key or --key-file with the log's public key from an independent source, and excludes --checkpoint")
+		return unproven(con, errors.New("--receipt: requires --key or --key-file with the log's public key from an independent source, and excludes --checkpoint"))
 	}
 	text, err := os.ReadFile(c.Receipt)
 	if err != nil {
-		return receipt, signed, err
+		return unproven(con, err)
 	}
+	var receipt audit.Receipt
 	if json.Unmarshal(text, &receipt) != nil {
-		return receipt, signed, fmt.Errorf("--receipt: %s is not a receipt: use the output of brevet audit receipt", c.Receipt)
+		return unproven(con, fmt.Errorf("--receipt: %s is not a receipt: use the output of brevet audit receipt", c.Receipt))
 	}
-	if signed, err = receipt.Verify(cfg.Keys); err != nil {
-		err = exitError{err: err, code: 1}
+	signed, err := receipt.Verify(cfg.Keys)
+	if err != nil {
+		return unproven(con, exitError{err: err, code: 1})
 	}
-	return receipt, signed, err
-}
-
-// printProven prints the entries of a valid receipt, because they are what it proves.
-func printProven(con *console, receipt audit.Receipt, signed audit.Checkpoint) error {
 	if con.json {
 		return con.encode(struct {
 			Log     string               `json:"log"`

@@ -49,46 +49,38 @@ func (c *CatalogCheckCmd) Run(con *console) error {
 	if err != nil && !broken {
 		return fmt.Errorf("reading %s: %w", c.Folder, err)
 	}
+	report := checkReport{OK: !broken}
+	for _, p := range problems {
+		report.Problems = append(report.Problems, openapi.CatalogueProblem(p))
+	}
+	if !broken {
+		report.Digest, report.Scopes, report.Policies = catalogue.Digest(), len(catalogue.Scopes()), len(catalogue.Policies())
+	}
 	switch {
 	case con.json:
-		report := checkReport{OK: err == nil}
-		for _, p := range problems {
-			report.Problems = append(report.Problems, openapi.CatalogueProblem(p))
-		}
-		if err == nil {
-			report.Digest, report.Scopes, report.Policies = catalogue.Digest(), len(catalogue.Scopes()), len(catalogue.Policies())
-		}
 		if encodeErr := con.encode(report); encodeErr != nil {
 			return encodeErr
 		}
-	case err == nil:
-		return printCatalogue(con, catalogue)
-	default:
+	case broken:
 		fmt.Fprintf(con.err, "%s: problems: %d; the catalogue cannot be loaded\n\n", c.Folder, len(problems))
 		for _, p := range problems {
 			fmt.Fprintln(con.err, safetext.Text(p.String()))
 		}
+	default:
+		t := newTable(con.out, "SCOPE\tAUTHORITY\tTTL\tAPPROVAL\tCREDENTIAL")
+		for _, s := range catalogue.Scopes() {
+			approval := "-"
+			if a := s.Approval; a != nil {
+				approval = fmt.Sprintf("%d of %s", a.Quorum, a.Group) + standIn(a.BreakGlass) + signedText(a.Passkey)
+			}
+			t.row(s.Name, s.Authority, ttlRange(s.TTL.Default, s.TTL.Max), approval, s.Credential.Kind)
+		}
+		fmt.Fprintf(t, "\nvalid: %s and %s\n%s\n", plural(report.Scopes, "scope", "scopes"), plural(report.Policies, "policy", "policies"), report.Digest)
+		return t.Flush()
 	}
-	if err != nil {
+	if broken {
 		err = exitError{err: err, code: 1}
 	}
-	return err
-}
-
-func printCatalogue(con *console, catalogue *scopes.Catalogue) error {
-	t := newTable(con.out, "SCOPE\tAUTHORITY\tTTL\tAPPROVAL\tCREDENTIAL")
-	for _, s := range catalogue.Scopes() {
-		approval := "-"
-		if s.Approval != nil {
-			approval = fmt.Sprintf("%d of %s", s.Approval.Quorum, s.Approval.Group) + standIn(s.Approval.BreakGlass) + signedText(s.Approval.Passkey)
-		}
-		t.row(s.Name, s.Authority, ttlRange(s.TTL.Default, s.TTL.Max), approval, s.Credential.Kind)
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(con.out, "\nvalid: %s and %s\n%s\n",
-		plural(len(catalogue.Scopes()), "scope", "scopes"), plural(len(catalogue.Policies()), "policy", "policies"), catalogue.Digest())
 	return err
 }
 

@@ -233,18 +233,14 @@ func (c consent) replace(ctx context.Context, con *console, broker *client.Clien
 		return err
 	}
 	change, err := broker.ApplyCatalogue(ctx, s.from.Digest(), openapi.CatalogueOrder{Files: s.files, Reason: c.Reason})
-	if err != nil {
-		return lost(ctx, broker, s.to.Digest(), err)
+	if err == nil {
+		return printChange(con, change)
 	}
-	return printChange(con, change)
-}
-
-// lost describes a change whose response was lost. The server may have applied it.
-func lost(ctx context.Context, broker *client.Client, digest string, err error) error {
 	if _, answered := errors.AsType[*client.Problem](err); answered {
 		return err
 	}
-	if now, unread := broker.Catalogue(ctx); unread == nil && now.Digest == digest {
+	// The response was lost. The server may have applied the change.
+	if now, unread := broker.Catalogue(ctx); unread == nil && now.Digest == s.to.Digest() {
 		return fmt.Errorf("the response was lost, but the catalogue is in force as version %d: %w", now.Version, err)
 	}
 	return fmt.Errorf("the outcome is unknown: check it with brevet catalog history: %w", err)

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,10 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/login"
-	"github.com/brevet-dev/brevet/internal/safehttp"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
@@ -251,19 +248,17 @@ func (f PersonFlags) open(ctx context.Context) (*client.Client, func(), error) {
 // verifier returns how the client verifies the broker, and a function that ends that.
 func (f PersonFlags) verifier(ctx context.Context) (options []client.Option, done func(), err error) {
 	done = func() {}
+	flags := CallerFlags{ServerID: f.ServerID, CAFile: f.CAFile}
 	if f.ServerID == "" {
-		if f.CAFile == "" {
-			return nil, done, nil
-		}
-		roots, err := safehttp.ReadRoots(f.CAFile)
-		if err != nil {
-			return nil, nil, fmt.Errorf("--ca-file: %w", err)
+		roots, err := flags.roots()
+		if err != nil || roots == nil {
+			return nil, done, err
 		}
 		return []client.Option{client.WithRoots(roots)}, done, nil
 	}
-	id, err := attest.ParseID(f.ServerID)
+	id, err := flags.serverID()
 	if err != nil {
-		return nil, nil, fmt.Errorf("--server-id: %w", err)
+		return nil, nil, err
 	}
 	var bundles x509bundle.Source
 	switch {
@@ -287,13 +282,8 @@ func (f PersonFlags) verifier(ctx context.Context) (options []client.Option, don
 
 // hint adds advice if the broker does not accept the person, or if the broker cannot be verified.
 func (f PersonFlags) hint(err error) error {
-	var untrusted *tls.CertificateVerificationError
-	switch {
-	case errors.Is(err, client.ErrUnauthenticated):
+	if errors.Is(err, client.ErrUnauthenticated) {
 		return fmt.Errorf("%w\nRun brevet login, and check with brevet whoami that the provider and the client match the broker", err)
-	case f.ServerID == "" && errors.As(err, &untrusted):
-		return fmt.Errorf("%w\nIf the broker serves with an SVID, set --server-id or BREVET_SERVER_ID", err)
-	default:
-		return err
 	}
+	return CallerFlags{ServerID: f.ServerID}.hint(err)
 }
