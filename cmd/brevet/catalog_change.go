@@ -48,12 +48,12 @@ func (c *CatalogPlanCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	diff := scopes.Plan(from, to)
-	if err := printDiff(con, diff); err != nil {
+	changes := scopes.Plan(from, to)
+	if err := printDiff(con, changes); err != nil {
 		return err
 	}
 	sayPolicies(con, from, to)
-	if c.Detailed && !diff.Empty() {
+	if c.Detailed && !changes.Empty() {
 		return exitError{err: errors.New("there are changes"), code: exitChanges}
 	}
 	return nil
@@ -74,12 +74,12 @@ type diffReport struct {
 }
 
 // printDiff prints the changes between two catalogues.
-func printDiff(con *console, diff scopes.Diff) error {
-	sum := diff.Summary()
+func printDiff(con *console, changes scopes.Diff) error {
+	sum := changes.Summary()
 	if con.json {
-		return con.encode(diffReport{Changes: !diff.Empty(), Summary: sum, Diff: diff})
+		return con.encode(diffReport{Changes: !changes.Empty(), Summary: sum, Diff: changes})
 	}
-	for _, s := range diff.Scopes {
+	for _, s := range changes.Scopes {
 		fmt.Fprintf(con.out, "%s scope %s%s\n", signs[s.Change], s.Name, marks[s.Reach])
 		t := newTable(con.out, "")
 		for _, f := range s.Fields {
@@ -94,13 +94,13 @@ func printDiff(con *console, diff scopes.Diff) error {
 			return err
 		}
 	}
-	for _, p := range diff.Policies {
+	for _, p := range changes.Policies {
 		fmt.Fprintf(con.out, "%s policy %s (%s)%s\n", signs[p.Change], p.ID, p.Effect, marks[p.Reach])
 		printPolicyChange(con.out, textLines(p.Old), textLines(p.New))
 	}
 	line := fmt.Sprintf("%d to add, %d to change, %d to remove", sum.Add, sum.Change, sum.Remove)
 	switch {
-	case diff.Empty():
+	case changes.Empty():
 		line = "No changes."
 	case sum.Add+sum.Change+sum.Remove == 0:
 		line = "Only comments and formatting change; scopes and policies stay the same."

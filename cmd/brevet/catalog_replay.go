@@ -61,7 +61,7 @@ func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	since := time.Now().Add(-time.Duration(c.Since))
-	replayed, err := replay(ctx, newProgress(con.err), draft, databaseURL, since)
+	replayed, err := decideAgain(ctx, newProgress(con.err), draft, databaseURL, since)
 	if err != nil {
 		return fmt.Errorf("replaying decisions: %w", err)
 	}
@@ -76,8 +76,8 @@ func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
 	return nil
 }
 
-// replay decides all recorded requests again, in parallel with up to maxReaders readers.
-func replay(ctx context.Context, p *progress, draft *scopes.Catalogue, databaseURL string, since time.Time) (*scopes.Replayer, error) {
+// decideAgain decides all recorded requests again, in parallel with up to maxReaders readers.
+func decideAgain(ctx context.Context, p *progress, draft *scopes.Catalogue, databaseURL string, since time.Time) (*scopes.Replayer, error) {
 	var at replayProgress
 	stop := p.follow(at.line)
 	defer stop()

@@ -178,25 +178,24 @@ func currentLogin() (login.Login, error) {
 // printCaller prints the caller and what the broker says about it. l is empty for a workload.
 func printCaller(con *console, me openapi.Caller, l login.Login) error {
 	person := me.Kind == openapi.CallerPerson
-	switch {
-	case con.json && person:
+	if con.json && !person {
+		return con.encode(me)
+	}
+	if con.json {
 		facts := loginFacts(l)
 		facts["kind"], facts["roles"] = me.Kind, me.Roles
 		return con.encode(facts)
-	case con.json:
-		return con.encode(me)
-	case person:
-		if err := printLogin(con, l); err != nil {
-			return err
-		}
-	default:
+	}
+	if !person {
 		fmt.Fprintf(con.out, "id       %s\n", safetext.Text(me.ID))
+	} else if err := printLogin(con, l); err != nil {
+		return err
 	}
-	roles := []string{"-"}
-	for i, role := range me.Roles {
-		roles = append(roles[:i], safetext.Text(roleLine(role)))
+	var roles []string
+	for _, role := range me.Roles {
+		roles = append(roles, safetext.Text(roleLine(role)))
 	}
-	_, err := fmt.Fprintf(con.out, "roles    %s\n", strings.Join(roles, "\n         "))
+	_, err := fmt.Fprintf(con.out, "roles    %s\n", cmp.Or(strings.Join(roles, "\n         "), "-"))
 	return err
 }
 

@@ -5,7 +5,6 @@
 package auditsink
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -141,6 +140,8 @@ func (s stream) Take(_ context.Context, batch []export.Event) error {
 	return s.Flush()
 }
 
+var errOtherColumns = errors.New("--to: the file has the columns of another version: set --to and --state to new files")
+
 type file struct {
 	Sink
 	out *os.File
@@ -161,19 +162,29 @@ func (f *file) open(form Form) error {
 	if err := f.out.Truncate(f.at.Size); err != nil {
 		return err
 	}
-	var w io.Writer = f.out
-	if form.Format == export.CSV && f.at.Size > 0 {
-		header, err := bufio.NewReader(io.NewSectionReader(f.out, 0, 1<<16)).ReadBytes('\n')
-		if err != nil {
-			return err
-		}
-		w = &headless{w: f.out, header: header}
+	if _, err := f.out.Seek(f.at.Size, io.SeekStart); err != nil {
+		return err
 	}
-	_, err := f.out.Seek(f.at.Size, io.SeekStart)
-	if err == nil {
-		f.Sink, err = NewStream(w, form)
+	var header bytes.Buffer
+	w := struct{ io.Writer }{f.out}
+	continued := form.Format == export.CSV && f.at.Size > 0
+	if continued {
+		w.Writer = &header // the file has it already
 	}
-	return err
+	sink, err := NewStream(&w, form)
+	if err != nil || !continued {
+		f.Sink = sink
+		return err
+	}
+	if err := sink.Take(context.Background(), nil); err != nil {
+		return err
+	}
+	first := make([]byte, header.Len())
+	if _, err := f.out.ReadAt(first, 0); err != nil || !bytes.Equal(first, header.Bytes()) {
+		return errOtherColumns
+	}
+	w.Writer, f.Sink = f.out, sink
+	return nil
 }
 
 func (f *file) Take(ctx context.Context, batch []export.Event) error {
@@ -188,28 +199,3 @@ func (f *file) Take(ctx context.Context, batch []export.Event) error {
 }
 
 func (f *file) Close() error { return errors.Join(f.Sink.Close(), f.out.Sync(), f.out.Close()) }
-
-// headless drops the first line, because the file already has a header.
-type headless struct {
-	w      io.Writer
-	header []byte
-	past   bool
-}
-
-var errOtherColumns = errors.New("--to: the file has the columns of another version: set --to and --state to new files")
-
-// Write returns errOtherColumns if the first line is not the header of the file.
-func (h *headless) Write(p []byte) (int, error) {
-	rest := p
-	if !h.past {
-		after, found := bytes.CutPrefix(p, h.header)
-		if !found {
-			return 0, errOtherColumns
-		}
-		h.past, rest = true, after
-	}
-	if _, err := h.w.Write(rest); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
