@@ -6,57 +6,59 @@
 package export
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 )
 
-// Event is one ledger entry as a flat row. A field is empty if the entry does not have it.
+// Event is one ledger entry as a flat row. A field is empty if the entry does not have it. The fields are the columns of
+// Parquet, in this order.
 type Event struct {
-	Index       int64
-	ID          string // of the request, or of the command
-	Time        time.Time
-	Kind        string
-	SPIFFEID    string // of the sandbox concerned
-	TrustDomain string
-	Task        string
-	Scope       string
-	Authority   string
-	Resource    string
-	Params      string // JSON
-	Reason      string // written by a sandbox or by the author of a command: never trust it
-	Decision    string
-	Code        string // the reason for the decision
-	Policies    []string
-	Catalogue   string
-	TTL         int64 // seconds
-	Expires     time.Time
-	Status      string // of the request after this entry
-	Detail      string
-	Actor       string // who acted: a person's id or a SPIFFE ID
-	Verdict     string
-	Approves    string // for an issuance: the request that people approved
-	OnBehalfOf  string // the id of the person the sandbox acts for
-	Credential  string // the kind of credential
-	Digest      string // SHA-256 of the credential's claims, or of its secret, in hex
-	SVID        string // how the sandbox authenticated
-	Thumbprint  string // of the sandbox's certificate
-	JKT         string // thumbprint of the key in its DPoP proof
-	Parent      string // the issuance from which this one was exchanged
-	TTLAsked    int64  // seconds
-	Clamps      []string
-	Group       string // the group that has to approve
-	Audience    string // of a token
-	Name        string // how the issuing system identifies the credential
-	VaultPath   string
-	Accessor    string // of Vault, as is the lease
-	Lease       string
-	Remote      string // address of the caller whose call was refused
-	Operation   string // the refused operation
-	Suppressed  int64  // refusals without an entry of their own since the last one with an entry
-	Calls       int64  // how many calls used the issuance, as its holder reports
-	Body        string // the entry, byte for byte
+	Index       int64     `parquet:"index,delta"`
+	Time        time.Time `parquet:"time,timestamp(microsecond)"`
+	Kind        string    `parquet:"kind,dict"`
+	ID          string    `parquet:"id"`             // of the request, or of the command
+	SPIFFEID    string    `parquet:"spiffe_id,dict"` // of the sandbox concerned
+	TrustDomain string    `parquet:"trust_domain,dict"`
+	Task        string    `parquet:"task,dict"`
+	Scope       string    `parquet:"scope,dict"`
+	Authority   string    `parquet:"authority,dict"`
+	Resource    string    `parquet:"resource,dict"`
+	Params      string    `parquet:"params"` // JSON
+	Decision    string    `parquet:"decision,dict"`
+	Code        string    `parquet:"code,dict"` // the reason for the decision
+	Policies    []string  `parquet:"policies,list"`
+	Catalogue   string    `parquet:"catalogue,dict"`
+	TTL         int64     `parquet:"ttl"` // seconds
+	Expires     time.Time `parquet:"expires,optional,timestamp(microsecond)"`
+	Status      string    `parquet:"status,dict"` // of the request after this entry
+	Detail      string    `parquet:"detail,dict"`
+	Actor       string    `parquet:"actor,dict"` // who acted: a person's id or a SPIFFE ID
+	Verdict     string    `parquet:"verdict,dict"`
+	Approves    string    `parquet:"approves"`        // for an issuance: the request that people approved
+	Credential  string    `parquet:"credential,dict"` // the kind of credential
+	Digest      string    `parquet:"digest"`          // SHA-256 of the credential's claims, or of its secret, in hex
+	Reason      string    `parquet:"reason"`          // written by a sandbox or by the author of a command: never trust it
+	Body        string    `parquet:"body"`            // the entry, byte for byte
+	SVID        string    `parquet:"svid,dict"`       // how the sandbox authenticated
+	Thumbprint  string    `parquet:"thumbprint,dict"` // of the sandbox's certificate
+	JKT         string    `parquet:"jkt,dict"`        // thumbprint of the key in its DPoP proof
+	Parent      string    `parquet:"parent"`          // the issuance from which this one was exchanged
+	TTLAsked    int64     `parquet:"ttl_asked"`       // seconds
+	Clamps      []string  `parquet:"clamps,list"`
+	Group       string    `parquet:"group,dict"`    // the group that has to approve
+	Audience    string    `parquet:"audience,dict"` // of a token
+	Name        string    `parquet:"name"`          // how the issuing system identifies the credential
+	VaultPath   string    `parquet:"vault_path,dict"`
+	Accessor    string    `parquet:"accessor"` // of Vault, as is the lease
+	Lease       string    `parquet:"lease"`
+	Remote      string    `parquet:"remote,dict"`       // address of the caller whose call was refused
+	Operation   string    `parquet:"operation,dict"`    // the refused operation
+	Suppressed  int64     `parquet:"suppressed"`        // refusals without an entry of their own since the last one with an entry
+	OnBehalfOf  string    `parquet:"on_behalf_of,dict"` // the id of the person the sandbox acts for
+	Calls       int64     `parquet:"calls"`             // how many calls used the issuance, as its holder reports
 }
 
 // body has the fields of all kinds of entries.
@@ -170,17 +172,17 @@ func Read(index int64, text string) (Event, error) {
 	}
 	e := Event{
 		Index: index, ID: b.ID, Time: b.Time, Kind: b.Kind,
-		SPIFFEID:    first(b.Subject.SPIFFEID, b.Target.SPIFFEID, b.Target.SPIFFEIDPrefix),
-		TrustDomain: first(b.Subject.TrustDomain, b.Target.TrustDomain),
-		Task:        first(b.Request.Task, b.Target.Task), Scope: first(b.Request.Scope, b.Target.Scope),
+		SPIFFEID:    cmp.Or(b.Subject.SPIFFEID, b.Target.SPIFFEID, b.Target.SPIFFEIDPrefix),
+		TrustDomain: cmp.Or(b.Subject.TrustDomain, b.Target.TrustDomain),
+		Task:        cmp.Or(b.Request.Task, b.Target.Task), Scope: cmp.Or(b.Request.Scope, b.Target.Scope),
 		Authority: b.Decision.Authority, Resource: b.Decision.Resource,
-		Params:   first(string(b.Decision.Params), string(b.Request.Params)),
-		Reason:   first(b.Request.Reason, b.Reason, b.Note),
-		Decision: b.Decision.Outcome, Code: first(b.Decision.Code, b.Code), Policies: b.Decision.Policies,
-		Catalogue: first(b.Decision.Catalogue, b.Target.Catalogue, b.Digest),
+		Params:   cmp.Or(string(b.Decision.Params), string(b.Request.Params)),
+		Reason:   cmp.Or(b.Request.Reason, b.Reason, b.Note),
+		Decision: b.Decision.Outcome, Code: cmp.Or(b.Decision.Code, b.Code), Policies: b.Decision.Policies,
+		Catalogue: cmp.Or(b.Decision.Catalogue, b.Target.Catalogue, b.Digest),
 		TTL:       b.Decision.TTL, Expires: b.Expires, Status: b.Status, Detail: b.Detail,
-		Actor: first(string(b.Actor), b.PersonID, b.Person.ID), Verdict: b.Verdict, Approves: b.Approves.Request, OnBehalfOf: b.OnBehalfOf.ID,
-		Credential: b.Intent.Kind, Digest: first(b.Intent.ClaimsDigest, b.Minted.Digest), Body: text,
+		Actor: cmp.Or(string(b.Actor), b.PersonID, b.Person.ID), Verdict: b.Verdict, Approves: b.Approves.Request, OnBehalfOf: b.OnBehalfOf.ID,
+		Credential: b.Intent.Kind, Digest: cmp.Or(b.Intent.ClaimsDigest, b.Minted.Digest), Body: text,
 		SVID: b.Subject.SVID, Thumbprint: b.Subject.Thumbprint, JKT: b.Request.JKT, Parent: b.Parent, TTLAsked: b.Request.TTL,
 		Group: b.Decision.Approval.Group, Audience: b.Intent.Audience, Name: b.Minted.Name, VaultPath: b.Intent.Grant.Path,
 		Accessor: b.Minted.Accessor, Lease: b.Minted.Lease, Remote: b.Remote, Operation: b.Operation, Suppressed: b.Suppressed, Calls: b.Calls,
@@ -192,13 +194,4 @@ func Read(index int64, text string) (Event, error) {
 		e.TrustDomain, _, _ = strings.Cut(strings.TrimPrefix(e.SPIFFEID, "spiffe://"), "/")
 	}
 	return e, nil
-}
-
-func first(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
 }

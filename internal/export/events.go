@@ -1,6 +1,7 @@
 package export
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -101,10 +102,10 @@ func authorizeSession(e Event, source string) ocsfEvent {
 	out := ocsfEvent{
 		ActivityID: activity, ActivityName: name, CategoryUID: ocsfCategory, CategoryName: "Identity & Access Management",
 		ClassUID: ocsfClass, ClassName: "Authorize Session", TypeUID: ocsfClass*100 + activity,
-		Time: e.Time.UnixMilli(), SeverityID: severityOf(e), StatusID: statusOf(e), Status: e.Status, StatusDetail: first(e.Detail, e.Code),
+		Time: e.Time.UnixMilli(), SeverityID: severityOf(e), StatusID: statusOf(e), Status: e.Status, StatusDetail: cmp.Or(e.Detail, e.Code),
 		Message:  e.Kind,
 		Metadata: ocsfMetadata{ocsfVersion, strconv.FormatInt(e.Index, 10), source, ocsfProduct{"Brevet", "Brevet"}},
-		User:     ocsfUser{UID: first(e.SPIFFEID, e.Actor, "unknown"), Domain: e.TrustDomain},
+		User:     ocsfUser{UID: cmp.Or(e.SPIFFEID, e.Actor, "unknown"), Domain: e.TrustDomain},
 		Unmapped: map[string]string{},
 	}
 	if e.Actor != "" {

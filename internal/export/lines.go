@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/parquet-go/parquet-go"
 )
 
 // Format is an output format.
@@ -43,7 +45,7 @@ func NewWriter(w io.Writer, format Format, source string) (Writer, error) {
 	case CSV:
 		return newTable(w)
 	case Parquet:
-		return newColumns(w), nil
+		return newColumnar(w), nil
 	}
 	return nil, fmt.Errorf("%q is not an export format", format)
 }
@@ -172,3 +174,21 @@ func inert(cell string) string {
 	}
 	return cell
 }
+
+// columnar writes Parquet. Each batch becomes a row group. Without Close the file is invalid.
+type columnar struct {
+	w *parquet.GenericWriter[Event]
+}
+
+func newColumnar(w io.Writer) *columnar {
+	schema := parquet.NewSchema("record", parquet.SchemaOf(Event{}))
+	return &columnar{parquet.NewGenericWriter[Event](w, schema, parquet.Compression(&parquet.Zstd))}
+}
+
+func (c *columnar) Write(e Event) error {
+	_, err := c.w.Write([]Event{e})
+	return err
+}
+
+func (c *columnar) Flush() error { return c.w.Flush() }
+func (c *columnar) Close() error { return c.w.Close() }
