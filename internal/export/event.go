@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Event is one ledger entry as a flat row. A field is empty if the entry does not have it. The fields are the columns of
-// Parquet, in this order.
+// Event is one ledger entry as a flat row. A field is empty if the entry does not have it. The fields are the
+// columns of Parquet and CSV, in this order. Append new ones at the end, for programs that address columns by number.
 type Event struct {
 	Index       int64     `parquet:"index,delta"`
 	Time        time.Time `parquet:"time,timestamp(microsecond)"`

@@ -88,9 +88,9 @@ type ocsfSession struct {
 	ExpiresTime int64  `json:"expiration_time,omitempty"`
 }
 
-// mapped lists the columns for which the class has a field.
+// mapped lists the columns for which the class has a field, and the whole entry.
 var mapped = []string{
-	"index", "time", "kind", "id", "spiffe_id", "trust_domain", "scope", "expires", "status", "actor",
+	"index", "time", "kind", "id", "spiffe_id", "trust_domain", "scope", "expires", "status", "actor", "body",
 }
 
 // authorizeSession converts an entry to OCSF's class Authorize Session. Columns for which it has no field go to unmapped.
@@ -120,9 +120,11 @@ func authorizeSession(e Event, source string) ocsfEvent {
 	if e.Scope != "" {
 		out.Privileges = []string{e.Scope}
 	}
-	for _, column := range columns {
-		if value := column.of(e); value != "" && (value != "0" || column.name == "calls" && e.Kind == "issuance.reported") && !slices.Contains(mapped, column.name) {
-			out.Unmapped[column.name] = value
+	for i, column := range columns {
+		value := e.text(i)
+		empty := value == "" || value == "0" && (column != "calls" || e.Kind != "issuance.reported")
+		if !empty && !slices.Contains(mapped, column) {
+			out.Unmapped[column] = value
 		}
 	}
 	return out

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -81,53 +83,27 @@ func asEntry(e Event) (any, error) {
 	}{e.Index, json.RawMessage(e.Body)}, nil
 }
 
-// columns lists the CSV columns in order. Append new ones at the end, for programs that address columns by number.
-var columns = []struct {
-	name string
-	of   func(Event) string
-}{
-	{"index", func(e Event) string { return strconv.FormatInt(e.Index, 10) }},
-	{"time", func(e Event) string { return timeText(e.Time) }},
-	{"kind", func(e Event) string { return e.Kind }},
-	{"id", func(e Event) string { return e.ID }},
-	{"spiffe_id", func(e Event) string { return e.SPIFFEID }},
-	{"trust_domain", func(e Event) string { return e.TrustDomain }},
-	{"task", func(e Event) string { return e.Task }},
-	{"scope", func(e Event) string { return e.Scope }},
-	{"authority", func(e Event) string { return e.Authority }},
-	{"resource", func(e Event) string { return e.Resource }},
-	{"params", func(e Event) string { return e.Params }},
-	{"decision", func(e Event) string { return e.Decision }},
-	{"code", func(e Event) string { return e.Code }},
-	{"policies", func(e Event) string { return strings.Join(e.Policies, " ") }},
-	{"catalogue", func(e Event) string { return e.Catalogue }},
-	{"ttl", func(e Event) string { return strconv.FormatInt(e.TTL, 10) }},
-	{"expires", func(e Event) string { return timeText(e.Expires) }},
-	{"status", func(e Event) string { return e.Status }},
-	{"detail", func(e Event) string { return e.Detail }},
-	{"actor", func(e Event) string { return e.Actor }},
-	{"verdict", func(e Event) string { return e.Verdict }},
-	{"approves", func(e Event) string { return e.Approves }},
-	{"credential", func(e Event) string { return e.Credential }},
-	{"digest", func(e Event) string { return e.Digest }},
-	{"reason", func(e Event) string { return e.Reason }},
-	{"svid", func(e Event) string { return e.SVID }},
-	{"thumbprint", func(e Event) string { return e.Thumbprint }},
-	{"jkt", func(e Event) string { return e.JKT }},
-	{"parent", func(e Event) string { return e.Parent }},
-	{"ttl_asked", func(e Event) string { return strconv.FormatInt(e.TTLAsked, 10) }},
-	{"clamps", func(e Event) string { return strings.Join(e.Clamps, " ") }},
-	{"group", func(e Event) string { return e.Group }},
-	{"audience", func(e Event) string { return e.Audience }},
-	{"name", func(e Event) string { return e.Name }},
-	{"vault_path", func(e Event) string { return e.VaultPath }},
-	{"accessor", func(e Event) string { return e.Accessor }},
-	{"lease", func(e Event) string { return e.Lease }},
-	{"remote", func(e Event) string { return e.Remote }},
-	{"operation", func(e Event) string { return e.Operation }},
-	{"suppressed", func(e Event) string { return strconv.FormatInt(e.Suppressed, 10) }},
-	{"on_behalf_of", func(e Event) string { return e.OnBehalfOf }},
-	{"calls", func(e Event) string { return strconv.FormatInt(e.Calls, 10) }},
+// columns are the names of the fields of [Event], in order. CSV has all of them but the body.
+var columns = func() (names []string) {
+	for field := range reflect.TypeFor[Event]().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("parquet"), ",")
+		names = append(names, name)
+	}
+	return names
+}()
+
+// text returns the field of a column as text.
+func (e Event) text(column int) string {
+	switch value := reflect.ValueOf(e).Field(column).Interface().(type) {
+	case int64:
+		return strconv.FormatInt(value, 10)
+	case time.Time:
+		return timeText(value)
+	case []string:
+		return strings.Join(value, " ")
+	default:
+		return fmt.Sprint(value)
+	}
 }
 
 func timeText(t time.Time) string {
@@ -142,17 +118,16 @@ type table struct{ csv *csv.Writer }
 
 func newTable(w io.Writer) (*table, error) {
 	t := &table{csv.NewWriter(w)}
-	names := make([]string, len(columns))
-	for i, c := range columns {
-		names[i] = c.name
-	}
+	names := slices.DeleteFunc(slices.Clone(columns), func(name string) bool { return name == "body" })
 	return t, t.csv.Write(names)
 }
 
 func (t *table) Write(e Event) error {
-	row := make([]string, len(columns))
-	for i, c := range columns {
-		row[i] = inert(c.of(e))
+	var row []string
+	for i, name := range columns {
+		if name != "body" {
+			row = append(row, inert(e.text(i)))
+		}
 	}
 	return t.csv.Write(row)
 }
