@@ -260,7 +260,7 @@ func (c *ApprovalsWatchCmd) watch(ctx context.Context, con *console, broker *cli
 	for err := look(); ; {
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the user has ended the command
 		case err != nil && !passes(err):
 			return err
 		case err != nil:

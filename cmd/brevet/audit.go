@@ -246,7 +246,7 @@ func (c *AuditTailCmd) Run(ctx context.Context, con *console) error {
 			})
 			switch {
 			case ctx.Err() != nil:
-				return nil
+				return nil //nolint:nilerr // the user has ended the command
 			case err != nil && !passes(err) && !errors.Is(err, client.ErrRateLimited):
 				return err
 			case err != nil:

@@ -132,8 +132,10 @@ func printPolicyChange(out io.Writer, before, after []string) {
 		sign  string
 		lines []string
 	}{
-		{" ", before[:head]}, {"-", before[head : len(before)-tail]},
-		{"+", after[head : len(after)-tail]}, {" ", before[len(before)-tail:]},
+		{" ", before[:head]},
+		{"-", before[head : len(before)-tail]},
+		{"+", after[head : len(after)-tail]},
+		{" ", before[len(before)-tail:]},
 	} {
 		for _, line := range part.lines {
 			fmt.Fprintln(out, strings.TrimRight("    "+part.sign+" "+safetext.Text(strings.TrimSuffix(line, "\r")), " "))
