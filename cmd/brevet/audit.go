@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/safetext"
+	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -71,17 +76,17 @@ func (c *AuditListCmd) Run(ctx context.Context, con *console) error {
 		_, err := fmt.Fprintln(con.out, strings.TrimSuffix(c.Server, "/")+"/v1/issuances?"+filter.Values().Encode())
 		return err
 	}
-	broker, done, err := c.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	filter.Limit = min(c.Limit, 500)
-	records, err := collect(ctx, broker, filter, c.Limit)
-	if err != nil {
-		return explain(con, c.hint(err), c.Task)
-	}
-	return printRecords(con, records)
+	return call(ctx, con, c.OfficialFlags, func(broker *client.Client) error {
+		records, err := collect(ctx, broker, filter, c.Limit)
+		if err != nil {
+			return err
+		}
+		const header = "TIME\tSTATUS\tCODE\tSCOPE\tRESOURCE\tSANDBOX\tTASK\tTTL\tREASON"
+		return printList(con, records, "no matching records visible to you", header, func(r openapi.Issuance) []any {
+			ttl := spell(seconds(r.TTL))
+			return []any{dateTime(r.Time), r.Status, r.DecisionCode, r.Scope, r.Resource, r.SpiffeID, r.Task, ttl, short(r.Reason, 40)}
+		})
+	})
 }
 
 func (f SearchFlags) filter(now time.Time) client.Filter {
@@ -97,7 +102,9 @@ func (f SearchFlags) filter(now time.Time) client.Filter {
 	return out
 }
 
+// collect returns up to limit records.
 func collect(ctx context.Context, broker *client.Client, f client.Filter, limit int) ([]openapi.Issuance, error) {
+	f.Limit = min(limit, 500)
 	var records []openapi.Issuance
 	for record, err := range broker.Issuances(ctx, f) {
 		if err != nil {
@@ -110,27 +117,220 @@ func collect(ctx context.Context, broker *client.Client, f client.Filter, limit 
 	return records, nil
 }
 
-func printRecords(con *console, records []openapi.Issuance) error {
-	if con.json {
-		return encodeAll(con, records)
-	}
-	if len(records) == 0 {
-		_, err := fmt.Fprintln(con.out, "no matching records visible to you")
-		return err
-	}
-	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "TIME\tSTATUS\tCODE\tSCOPE\tRESOURCE\tSANDBOX\tTASK\tTTL\tREASON")
-	for _, r := range records {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Time.Local().Format(time.DateTime), r.Status, safetext.Text(r.DecisionCode), safetext.Text(r.Scope),
-			safetext.Text(r.Resource), safetext.Text(r.SpiffeID), safetext.Text(r.Task), spell(seconds(r.TTL)), shorten(safetext.Text(r.Reason), 40))
-	}
-	return table.Flush()
+// AuditUnrevokedCmd is `brevet audit unrevoked`.
+type AuditUnrevokedCmd struct {
+	OfficialFlags
+	Limit int `help:"Maximum number of results." default:"500"`
 }
 
-func shorten(s string, most int) string {
-	runes := []rune(s)
-	if len(runes) <= most {
-		return s
+// Run lists the credentials that are overdue and not confirmed as revoked. It fails if there are any, so that it can serve
+// as a monitor.
+func (c *AuditUnrevokedCmd) Run(ctx context.Context, con *console) error {
+	if c.Limit < 1 {
+		return errors.New("--limit: must be at least 1")
 	}
-	return string(runes[:most-1]) + "…"
+	return call(ctx, con, c.OfficialFlags, func(broker *client.Client) error {
+		records, err := collect(ctx, broker, client.Filter{Status: openapi.StatusRevoking}, c.Limit)
+		if err != nil {
+			return err
+		}
+		return printUnrevoked(con, records, time.Now())
+	})
+}
+
+func printUnrevoked(con *console, records []openapi.Issuance, now time.Time) error {
+	const header = "OVERDUE\tCAUSE\tBY\tKIND\tNAME\tSCOPE\tSANDBOX\tTASK\tID"
+	err := printList(con, records, "no overdue credentials visible to you", header, func(r openapi.Issuance) []any {
+		overdue := spell(max(0, now.Sub(r.StatusAt)).Round(time.Second))
+		kind, name := orDash(r.Credential.Kind), orDash(r.Credential.Name)
+		return []any{overdue, orDash(r.StatusDetail), orDash(r.EndedBy), kind, name, r.Scope, r.SpiffeID, r.Task, r.ID}
+	})
+	if err != nil || len(records) == 0 {
+		return err
+	}
+	return exitError{err: fmt.Errorf("overdue credentials: %d; their revocation is not confirmed", len(records)), code: 1}
+}
+
+// AuditWhoseCmd is `brevet audit whose`.
+type AuditWhoseCmd struct {
+	OfficialFlags
+	Digest string `arg:"" optional:"" help:"SHA-256, in hex, of a token's claims, or of a password, another token or a private key. Without it, brevet reads the credential from --file or standard input and computes the digest locally."`
+	File   string `help:"File with the credential." type:"path"`
+}
+
+var hexDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// Run prints what was issued to whom. It fails if no record has the digest.
+func (c *AuditWhoseCmd) Run(ctx context.Context, con *console) error {
+	digest, err := c.digest(os.Stdin)
+	if err != nil {
+		return err
+	}
+	return call(ctx, con, c.OfficialFlags, func(broker *client.Client) error {
+		page, err := broker.Page(ctx, client.Filter{Credential: digest})
+		if err != nil {
+			return err
+		}
+		if len(page.Issuances) == 0 {
+			return exitError{err: fmt.Errorf("no record that you may see has the digest %s", digest), code: 1}
+		}
+		if con.json {
+			return encodeAll(con, page.Issuances)
+		}
+		for _, one := range page.Issuances {
+			t := newTable(con.out, "")
+			for _, line := range [][2]string{
+				{"sandbox", one.SpiffeID},
+				{"task", one.Task},
+				{"scope", one.Scope},
+				{"resource", one.Resource},
+				{"kind", one.Credential.Kind},
+				{"name", one.Credential.Name},
+				{"issued", dateTime(one.Time)},
+				{"expires", dateTime(one.ExpiresAt)},
+				{"status", string(one.Status)},
+				{"ended by", one.EndedBy},
+				{"reason", safetext.Shorten(one.Reason, 200)},
+				{"id", one.ID},
+			} {
+				if line[1] != "" {
+					t.row(line[0], line[1])
+				}
+			}
+			if err := t.Flush(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (c *AuditWhoseCmd) digest(in io.Reader) (string, error) {
+	if c.Digest != "" {
+		digest := strings.ToLower(strings.TrimPrefix(c.Digest, "sha256:"))
+		if c.File != "" || !hexDigest.MatchString(digest) {
+			return "", errors.New("the digest must be 64 hex digits and excludes --file; pass a credential on standard input or in a file, never as an argument")
+		}
+		return digest, nil
+	}
+	if c.File != "" {
+		text, err := secret.ReadFile(c.File)
+		return client.DigestOf(secret.New(text)), err
+	}
+	data, err := io.ReadAll(io.LimitReader(in, secret.MaxFile+1))
+	text := strings.TrimRight(string(data), "\r\n")
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("reading the credential: %w", err)
+	case text == "" || len(data) > secret.MaxFile:
+		return "", errors.New("standard input has no credential: it is empty, or larger than 64 KiB")
+	}
+	return client.DigestOf(secret.New(text)), nil
+}
+
+// AuditTailCmd is `brevet audit tail`.
+type AuditTailCmd struct {
+	OfficialFlags
+	SearchFlags
+	Every time.Duration `help:"Delay before a retry when the broker is unavailable." default:"5s"`
+}
+
+// Run prints a line for each new or changed record.
+func (c *AuditTailCmd) Run(ctx context.Context, con *console) error {
+	return call(ctx, con, c.OfficialFlags, func(broker *client.Client) error {
+		watch := broker.WatchIssuances(c.filter(time.Now()))
+		for {
+			err := watch.Follow(ctx, func(one openapi.Issuance) error {
+				return con.print(one, "%s  %-10s %s on %s by %s, task %s: %s\n", one.StatusAt.Local().Format(time.TimeOnly), one.Status,
+					safetext.Text(one.Scope), short(one.Resource, 60), safetext.Text(one.SpiffeID), safetext.Text(one.Task), short(one.Reason, 60))
+			})
+			switch {
+			case ctx.Err() != nil:
+				return nil //nolint:nilerr // the user has ended the command
+			case err != nil && !passes(err) && !errors.Is(err, client.ErrRateLimited):
+				return err
+			case err != nil:
+				con.say("the record is unavailable; retrying")
+			}
+			if !wait.For(ctx, c.Every) {
+				return nil
+			}
+		}
+	})
+}
+
+// AuditTaskCmd is `brevet audit task`.
+type AuditTaskCmd struct {
+	OfficialFlags
+	Task     string `arg:"" help:"Task to show."`
+	SPIFFEID string `help:"Sandbox that owns the task. Default: this sandbox; required for other callers." name:"spiffe-id"`
+}
+
+// Run prints everything that is recorded of a task, oldest first.
+func (c *AuditTaskCmd) Run(ctx context.Context, con *console) error {
+	noOwner := fmt.Errorf("--spiffe-id: required unless a sandbox reads its own task; "+
+		"name the owner, as in brevet audit task %s --spiffe-id spiffe://TRUST-DOMAIN/PATH", quote(c.Task))
+	if c.SPIFFEID == "" && c.asPerson() {
+		return noOwner
+	}
+	return call(ctx, con, c.OfficialFlags, func(broker *client.Client) error {
+		var events []openapi.TimelineEvent
+		for e, err := range broker.TaskTimeline(ctx, c.Task, c.SPIFFEID) {
+			problem, ok := errors.AsType[*client.Problem](err)
+			if ok && problem.Field == "spiffe_id" && c.SPIFFEID == "" && !con.json {
+				return noOwner // this workload is not a sandbox
+			}
+			if err != nil {
+				return err
+			}
+			events = append(events, e)
+		}
+		if con.json {
+			return encodeAll(con, events)
+		}
+		t := newTable(con.out, "TIME\tEVENT\tSTATUS\tBY\tREQUEST\tDETAILS")
+		for _, e := range events {
+			details := []string{e.Scope, e.Resource, e.DecisionCode, e.Verdict, e.Detail, e.Note, e.Reason}
+			if e.Calls != nil {
+				details = append(details, plural(*e.Calls, "call", "calls")+" (self-reported)")
+			}
+			details = slices.DeleteFunc(details, func(part string) bool { return part == "" })
+			t.row(dateTime(e.Time), e.Kind, orDash(e.Status), orDash(e.By), e.ID, short(strings.Join(details, ", "), 100))
+		}
+		return t.Flush()
+	})
+}
+
+// AuditUsageCmd is `brevet audit usage`.
+type AuditUsageCmd struct {
+	OfficialFlags
+	TrustDomain string        `help:"Only records of this trust domain."`
+	Since       time.Duration `help:"Only requests of this recent period." default:"720h"`
+}
+
+// Run prints a table with the least used scopes first, or one JSON document.
+func (c *AuditUsageCmd) Run(ctx context.Context, con *console) error {
+	return call(ctx, con, c.OfficialFlags, func(broker *client.Client) error {
+		usage, err := broker.Usage(ctx, client.UsageFilter{TrustDomain: c.TrustDomain, Since: time.Now().Add(-c.Since)})
+		switch {
+		case err != nil:
+			return err
+		case con.json:
+			return con.encode(usage)
+		case len(usage.Scopes) > 0:
+			con.say("REPORTED, USED, CALLS and LAST USED are self-reported by the holders of the credentials")
+		}
+		const header = "SCOPE\tREQUESTED\tGRANTED\tDENIED\tREPORTED\tUSED\tCALLS\tLAST USED"
+		return printList(con, usage.Scopes, "no requests visible to you", header, func(u openapi.ScopeUsage) []any {
+			row := []any{u.Scope, u.Asked, u.Granted, u.Denied, u.Reported.Credentials}
+			switch r := u.Reported; {
+			case r.Credentials == 0:
+				return append(row, "-", "-", "-")
+			case r.LastUsedAt.IsZero():
+				return append(row, r.Used, r.Calls, "never")
+			default:
+				return append(row, r.Used, r.Calls, dateTime(r.LastUsedAt))
+			}
+		})
+	})
 }

@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/audit"
-	"github.com/brevet-dev/brevet/internal/safetext"
-	signednote "golang.org/x/mod/sumdb/note"
+	"github.com/brevet-dev/brevet/internal/auditsink"
+	"github.com/brevet-dev/brevet/internal/export"
+	"github.com/brevet-dev/brevet/internal/secret"
 )
 
 // AuditCheckpointCmd is `brevet audit checkpoint`.
@@ -22,18 +25,12 @@ type AuditCheckpointCmd struct {
 
 // Run prints the latest signed checkpoint unchanged, so that it can be stored elsewhere.
 func (c *AuditCheckpointCmd) Run(ctx context.Context, con *console) error {
-	return c.consult(ctx, con, func(broker *client.Client) error {
+	return call(ctx, con, c.OfficialFlags, func(broker *client.Client) error {
 		signed, err := broker.CosignedCheckpoint(ctx, c.Witnesses)
 		if err != nil {
 			return err
 		}
-		if con.json {
-			return con.encode(struct {
-				Checkpoint string `json:"checkpoint"`
-			}{signed})
-		}
-		_, err = fmt.Fprint(con.out, signed)
-		return err
+		return con.print(map[string]string{"checkpoint": signed}, "%s", signed)
 	})
 }
 
@@ -42,19 +39,15 @@ type AuditKeysCmd struct{ OfficialFlags }
 
 // Run prints the public keys of the log.
 func (c *AuditKeysCmd) Run(ctx context.Context, con *console) error {
-	return c.consult(ctx, con, func(broker *client.Client) error {
+	return call(ctx, con, c.OfficialFlags, func(broker *client.Client) error {
 		keys, err := broker.LogKeys(ctx)
 		if err != nil {
 			return err
 		}
-		if con.json {
-			return con.encode(struct {
-				Keys []string `json:"keys"`
-			}{keys})
+		if !con.json {
+			con.say("compare these keys with an independent copy: a compromised broker could return others")
 		}
-		con.say("compare these keys with an independent copy: a compromised broker could return others")
-		_, err = fmt.Fprintln(con.out, strings.Join(keys, "\n"))
-		return err
+		return con.print(map[string][]string{"keys": keys}, "%s\n", strings.Join(keys, "\n"))
 	})
 }
 
@@ -66,7 +59,7 @@ type AuditReceiptCmd struct {
 
 // Run prints the proof that an issuance is in the log. The output is always JSON, because it usually goes to a file.
 func (c *AuditReceiptCmd) Run(ctx context.Context, con *console) error {
-	return c.consult(ctx, con, func(broker *client.Client) error {
+	return call(ctx, con, c.OfficialFlags, func(broker *client.Client) error {
 		receipt, err := broker.LogReceipt(ctx, c.ID)
 		if err != nil {
 			return err
@@ -80,84 +73,138 @@ func (c *AuditReceiptCmd) Run(ctx context.Context, con *console) error {
 	})
 }
 
-// consult calls do with a client for an admin or auditor, and explains its error.
-func (f OfficialFlags) consult(ctx context.Context, con *console, do func(*client.Client) error) error {
-	broker, done, err := f.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	if err := do(broker); err != nil {
-		return explain(con, f.hint(err), "")
-	}
-	return nil
+// AuditEvidenceCmd is `brevet audit evidence`.
+type AuditEvidenceCmd struct {
+	OfficialFlags
+	Task     string `arg:"" help:"Task whose evidence to export."`
+	SPIFFEID string `help:"SPIFFE ID of the sandbox that owns the task." name:"spiffe-id" required:""`
+	To       string `help:"ZIP file to write." type:"path" required:""`
 }
 
-// verifyReceipt verifies a receipt. If the receipt is valid, verifyReceipt prints its entries, because they are what it
-// proves.
-func (c *AuditVerifyCmd) verifyReceipt(con *console) error {
-	unsaid := func(err error) error {
-		fmt.Fprintf(con.err, "brevet: %v\n", err)
-		return exitError{err: err, code: exitUnsaid}
-	}
-	cfg, err := c.config()
-	if err == nil && (cfg.Keys == nil || len(c.Checkpoint) > 0) {
-		err = errors.New("--receipt: requires --key or --key-file with the log's public key from an independent source, and excludes --checkpoint")
-	}
-	if err != nil {
-		return unsaid(err)
-	}
-	text, err := os.ReadFile(c.Receipt)
-	if err != nil {
-		return unsaid(err)
-	}
-	var receipt audit.Receipt
-	if json.Unmarshal(text, &receipt) != nil {
-		return unsaid(fmt.Errorf("--receipt: %s is not a receipt: use the output of brevet audit receipt", c.Receipt))
-	}
-	signed, err := receipt.Verify(cfg.Keys)
-	if err != nil {
-		fmt.Fprintf(con.err, "brevet: %v\n", err)
-		return exitError{err: err, code: 1}
-	}
-	return printProven(con, receipt, signed)
-}
-
-func printProven(con *console, receipt audit.Receipt, signed audit.Checkpoint) error {
-	if con.json {
-		return con.encode(struct {
-			Log     string               `json:"log"`
-			Size    int64                `json:"size"`
-			Entries []audit.ReceiptEntry `json:"entries"`
-		}{signed.Origin, signed.N, receipt.Entries})
-	}
-	of := "issuance " + receipt.Issuance
-	if receipt.Task != "" {
-		of = "task " + receipt.Task + " of " + receipt.SPIFFEID
-	}
-	fmt.Fprintf(con.out, "Verified: %s of %s in the log %s at size %d.\n\n", plural(len(receipt.Entries), "entry", "entries"), safetext.Text(of),
-		safetext.Text(signed.Origin), signed.N)
-	for _, e := range receipt.Entries {
-		if _, err := fmt.Fprintf(con.out, "%d  %s\n", e.Index, safetext.Text(e.Body)); err != nil {
+// Run writes the evidence of one task to a self-contained file. It fails if the file exists.
+func (c *AuditEvidenceCmd) Run(ctx context.Context, con *console) error {
+	return call(ctx, con, c.OfficialFlags, func(broker *client.Client) error {
+		packed, err := auditsink.Evidence{SPIFFEID: c.SPIFFEID, Task: c.Task, Now: time.Now(), Omitted: func(digest string) {
+			con.say("the catalogue " + digest + " is omitted: you may not read it, or it was not applied through the API")
+		}}.Collect(ctx, broker)
+		if err != nil {
 			return err
 		}
-	}
-	return nil
+		out, err := os.OpenFile(c.To, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = out.Write(packed)
+		if err = errors.Join(err, out.Close()); err == nil {
+			con.say("wrote the evidence to " + c.To + "; its README.txt explains how to verify it")
+		}
+		return err
+	})
 }
 
-// logVerifiers parses the public keys of a log, oldest first. The returned name is the log's current one, from the last
-// key.
-func logVerifiers(keys []string) (name string, _ signednote.Verifiers, err error) {
-	var all []signednote.Verifier
-	for _, key := range keys {
-		v, err := signednote.NewVerifier(strings.TrimSpace(key))
+// AuditExportCmd is `brevet audit export`.
+type AuditExportCmd struct {
+	OfficialFlags
+	Format export.Format `help:"Output format: ${enum}." enum:"ndjson,csv,parquet,cloudevents,ocsf" default:"ndjson"`
+	To     string        `help:"File to write to." type:"path" xor:"to"`
+	Push   string        `help:"https URL to POST each batch to." xor:"to"`
+	OTLP   string        `help:"OTLP/HTTP endpoint to send each entry to as a log record, as a URL." name:"otlp" xor:"to"`
+	Header string        `help:"With --push and --otlp: file that holds an HTTP header to send, such as Authorization: Bearer …" name:"header-file" type:"path"`
+	State  string        `help:"File that stores the position of the export, so that a later run resumes there. A file gets each entry exactly once; a push may repeat entries." type:"path"`
+	From   int64         `help:"Index of the first entry, if --state does not exist yet."`
+	Follow bool          `help:"Continue with new entries until Ctrl-C."`
+}
+
+// Run exports entries in order, starting where an earlier run stopped.
+func (c *AuditExportCmd) Run(ctx context.Context, con *console) error {
+	return call(ctx, con, c.OfficialFlags, func(broker *client.Client) error {
+		at, err := auditsink.ReadPosition(c.State, c.From)
 		if err != nil {
-			return "", nil, fmt.Errorf("%q is not a public key of a log: use the output of brevet audit keys", safetext.Text(key))
+			return fmt.Errorf("--state: %w", err)
 		}
-		name, all = v.Name(), append(all, v)
+		keys, err := broker.LogKeys(ctx)
+		if err != nil {
+			return err
+		}
+		source, _, err := audit.ParseKeys(keys)
+		if err != nil {
+			return err
+		}
+		sink, err := c.sink(con, auditsink.Form{Format: c.Format, Source: source}, at)
+		if err != nil {
+			return err
+		}
+		began := at.From
+		var done atomic.Int64
+		stop := newProgress(con.err).follow(func() string { return "exported " + plural(done.Load(), "entry", "entries") })
+		err = auditsink.Export{
+			Broker: broker, Sink: sink, At: at, State: c.State, Follow: c.Follow, Progress: func(next int64) { done.Store(next - began) },
+		}.Run(ctx)
+		stop()
+		if err = errors.Join(err, sink.Close()); err == nil {
+			con.say(fmt.Sprintf("exported %s; the next index is %d", plural(at.From-began, "entry", "entries"), at.From))
+		}
+		return err
+	})
+}
+
+func (c *AuditExportCmd) sink(con *console, form auditsink.Form, at *auditsink.Position) (auditsink.Sink, error) {
+	remote := c.Push != "" || c.OTLP != ""
+	if c.Header != "" && !remote {
+		return nil, errors.New("--header-file: requires --push or --otlp")
 	}
-	if len(all) == 0 {
-		return "", nil, errors.New("no public key of the log")
+	header, err := c.header()
+	if err != nil {
+		return nil, fmt.Errorf("--header-file: %w", err)
 	}
-	return name, signednote.VerifierList(all...), nil
+	switch {
+	case c.Push != "" && c.Format == export.Parquet:
+		return nil, errors.New("--push: Parquet requires a file; choose another --format")
+	case c.Push != "":
+		sink, err := auditsink.NewPush(c.Push, header, form)
+		if err != nil {
+			return nil, fmt.Errorf("--push: %w", err)
+		}
+		return sink, nil
+	case c.OTLP != "":
+		sink, err := auditsink.NewOTLP(c.OTLP, header, form.Source)
+		if err != nil {
+			return nil, fmt.Errorf("--otlp: %w", err)
+		}
+		return sink, nil
+	case c.To == "" && c.State != "":
+		return nil, errors.New("--state: requires --to, --push or --otlp")
+	case c.To == "":
+		return auditsink.NewStream(con.out, form)
+	}
+	flags := os.O_RDWR | os.O_CREATE
+	if at.Size == 0 {
+		flags |= os.O_EXCL
+	} else if c.Format == export.Parquet {
+		return nil, errors.New("--to: a Parquet file cannot be extended: set --to to a new file, and keep --state")
+	}
+	file, err := os.OpenFile(c.To, flags, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("--to: %s already exists: choose another file, or set --state to resume", c.To)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return auditsink.NewFile(file, form, at)
+}
+
+// header reads the HTTP header to send with each request. It may hold a secret.
+func (c *AuditExportCmd) header() (auditsink.Header, error) {
+	if c.Header == "" {
+		return auditsink.Header{}, nil
+	}
+	text, err := secret.ReadFile(c.Header)
+	if err != nil {
+		return auditsink.Header{}, err
+	}
+	name, value, found := strings.Cut(text, ":")
+	if !found || strings.ContainsAny(text, "\r\n") {
+		return auditsink.Header{}, errors.New("must contain one header of the form Name: value")
+	}
+	return auditsink.Header{Name: strings.TrimSpace(name), Value: strings.TrimSpace(value)}, nil
 }

@@ -6,10 +6,12 @@ import (
 	"io"
 	"os"
 	"strings"
-	"text/tabwriter"
+	"time"
 
 	"github.com/brevet-dev/brevet/internal/safetext"
+	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // CatalogCmd is `brevet catalog`.
@@ -33,72 +35,278 @@ type CatalogCheckCmd struct {
 }
 
 type checkReport struct {
-	OK       bool           `json:"ok"`
-	Digest   string         `json:"digest,omitempty"`
-	Scopes   int            `json:"scopes"`
-	Policies int            `json:"policies"`
-	Problems []checkProblem `json:"problems,omitempty"`
-}
-
-type checkProblem struct {
-	File string `json:"file,omitempty"`
-	Line int    `json:"line,omitempty"`
-	What string `json:"what"`
+	OK       bool                       `json:"ok"`
+	Digest   string                     `json:"digest,omitempty"`
+	Scopes   int                        `json:"scopes"`
+	Policies int                        `json:"policies"`
+	Problems []openapi.CatalogueProblem `json:"problems,omitempty"`
 }
 
 // Run loads the catalogue and reports every problem at once.
 func (c *CatalogCheckCmd) Run(con *console) error {
 	catalogue, err := scopes.LoadFS(os.DirFS(c.Folder))
-	var problems scopes.Problems
-	if err != nil && !errors.As(err, &problems) {
+	problems, broken := errors.AsType[scopes.Problems](err)
+	if err != nil && !broken {
 		return fmt.Errorf("reading %s: %w", c.Folder, err)
 	}
-	report := checkReport{OK: err == nil}
+	report := checkReport{OK: !broken}
 	for _, p := range problems {
-		report.Problems = append(report.Problems, checkProblem(p))
+		report.Problems = append(report.Problems, openapi.CatalogueProblem(p))
 	}
-	if err == nil {
+	if !broken {
 		report.Digest, report.Scopes, report.Policies = catalogue.Digest(), len(catalogue.Scopes()), len(catalogue.Policies())
 	}
-	if con.json {
+	switch {
+	case con.json:
 		if encodeErr := con.encode(report); encodeErr != nil {
 			return encodeErr
 		}
-		return quietly(err)
-	}
-	if err != nil {
+	case broken:
 		fmt.Fprintf(con.err, "%s: problems: %d; the catalogue cannot be loaded\n\n", c.Folder, len(problems))
 		for _, p := range problems {
 			fmt.Fprintln(con.err, safetext.Text(p.String()))
 		}
-		return quietly(err)
-	}
-	return printCatalogue(con, catalogue)
-}
-
-func quietly(err error) error {
-	if err == nil {
-		return nil
-	}
-	return exitError{err: err, code: 1}
-}
-
-func printCatalogue(con *console, catalogue *scopes.Catalogue) error {
-	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "SCOPE\tAUTHORITY\tTTL\tAPPROVAL\tCREDENTIAL")
-	for _, s := range catalogue.Scopes() {
-		approval := "-"
-		if s.Approval != nil {
-			approval = fmt.Sprintf("%d of %s", s.Approval.Quorum, s.Approval.Group) + standIn(s.Approval.BreakGlass) + signedText(s.Approval.Passkey)
+	default:
+		t := newTable(con.out, "SCOPE\tAUTHORITY\tTTL\tAPPROVAL\tCREDENTIAL")
+		for _, s := range catalogue.Scopes() {
+			approval := "-"
+			if a := s.Approval; a != nil {
+				approval = fmt.Sprintf("%d of %s", a.Quorum, a.Group) + standIn(a.BreakGlass) + signedText(a.Passkey)
+			}
+			t.row(s.Name, s.Authority, ttlRange(s.TTL.Default, s.TTL.Max), approval, s.Credential.Kind)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", s.Name, s.Authority, ttlRange(s.TTL.Default, s.TTL.Max), approval, s.Credential.Kind)
+		fmt.Fprintf(t, "\nvalid: %s and %s\n%s\n", plural(report.Scopes, "scope", "scopes"), plural(report.Policies, "policy", "policies"), report.Digest)
+		return t.Flush()
 	}
-	if err := table.Flush(); err != nil {
+	if broken {
+		err = exitError{err: err, code: 1}
+	}
+	return err
+}
+
+// CatalogTestCmd is `brevet catalog test`.
+type CatalogTestCmd struct {
+	Folder string `arg:"" help:"Folder with .yaml and .cedar files, and examples in .test.yaml files." type:"existingdir"`
+}
+
+type examplesReport struct {
+	OK        bool            `json:"ok"`
+	Catalogue string          `json:"catalogue"`
+	Examples  []exampleReport `json:"examples"`
+}
+
+type exampleReport struct {
+	Name      string         `json:"name"`
+	File      string         `json:"file"`
+	Line      int            `json:"line"`
+	OK        bool           `json:"ok"`
+	Outcome   scopes.Outcome `json:"outcome"`
+	Reason    string         `json:"reason,omitzero"`
+	TTL       int64          `json:"ttl,omitzero"` // seconds
+	Policies  []string       `json:"policies,omitempty"`
+	Narrowest string         `json:"narrowest,omitzero"`
+	Why       string         `json:"why"`
+	Failures  []string       `json:"failures,omitempty"`
+}
+
+// Run decides every example. It fails if one has a result other than the expected one.
+func (c *CatalogTestCmd) Run(con *console) error {
+	catalogue, err := loadFolder(c.Folder)
+	if err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(con.out, "\nvalid: %s and %s\n%s\n",
-		plural(len(catalogue.Scopes()), "scope", "scopes"), plural(len(catalogue.Policies()), "policy", "policies"), catalogue.Digest())
+	examples, err := scopes.ReadExamplesFS(os.DirFS(c.Folder))
+	if err != nil {
+		return folderError("reading the examples of", c.Folder, err)
+	}
+	if len(examples) == 0 {
+		return fmt.Errorf("%s has no examples: add a file whose name ends in .test.yaml", c.Folder)
+	}
+	results, failed := catalogue.Check(examples), 0
+	report := examplesReport{Catalogue: catalogue.Digest()}
+	for _, r := range results {
+		e := exampleReport{
+			Name: r.Example.Name, File: r.Example.File, Line: r.Example.Line, OK: len(r.Failures) == 0,
+			Outcome: r.Got, Reason: r.Decision.Reason, TTL: int64(r.Decision.TTL.Seconds()), Policies: r.Decision.Policies,
+			Why: r.Why, Failures: r.Failures,
+		}
+		if r.Decision.Narrowest != nil {
+			e.Narrowest = r.Decision.Narrowest.Scope
+		}
+		if !e.OK {
+			failed++
+		}
+		report.Examples = append(report.Examples, e)
+	}
+	report.OK = failed == 0
+	if con.json {
+		err = con.encode(report)
+	} else {
+		err = printExamples(con, results, failed)
+	}
+	if err == nil && failed > 0 {
+		err = exitError{err: errors.New("some examples failed"), code: 1}
+	}
 	return err
+}
+
+func printExamples(con *console, results []scopes.ExampleResult, failed int) error {
+	for _, r := range results {
+		if len(r.Failures) == 0 {
+			fmt.Fprintf(con.out, "ok    %s\n", safetext.Text(r.Example.Name))
+			continue
+		}
+		fmt.Fprintf(con.out, "FAIL  %s (%s:%d)\n", safetext.Text(r.Example.Name), r.Example.File, r.Example.Line)
+		for _, line := range append(r.Failures, r.Why) {
+			fmt.Fprintf(con.out, "      %s\n", safetext.Text(line))
+		}
+	}
+	_, err := fmt.Fprintf(con.out, "\n%d of %d examples passed\n", len(results)-failed, len(results))
+	return err
+}
+
+// CatalogExplainCmd is `brevet catalog explain`.
+type CatalogExplainCmd struct {
+	Folder string        `arg:"" help:"Folder with .yaml and .cedar files." type:"existingdir"`
+	Scope  string        `arg:"" help:"Scope to request, such as github.issues.read."`
+	Params []string      `arg:"" optional:"" help:"Scope parameters: name=text, or name:=JSON for numbers and booleans."`
+	As     string        `help:"SPIFFE ID of the sandbox." required:"" placeholder:"spiffe://..."`
+	SVID   string        `help:"SVID type: ${enum}." enum:"x509,jwt" default:"x509" name:"svid"`
+	TTL    time.Duration `help:"Time to live of the credential. Default: that of the scope."`
+	Task   string        `help:"Task of the credential." default:"example"`
+	User   string        `help:"Person on whose behalf the sandbox makes the request, as issuer#sub." placeholder:"ID"`
+	Groups []string      `help:"Groups of --user, separated by commas." name:"user-groups"`
+}
+
+type explainReport struct {
+	Outcome     scopes.Outcome        `json:"outcome"`
+	Reason      string                `json:"reason"`
+	Explanation string                `json:"explanation"`
+	SPIFFEID    string                `json:"spiffe_id"`
+	OnBehalfOf  string                `json:"on_behalf_of,omitzero"`
+	Scope       string                `json:"scope"`
+	Resource    string                `json:"resource,omitzero"`
+	TTL         int64                 `json:"ttl"` // seconds
+	Clamped     []openapi.Clamp       `json:"clamped,omitempty"`
+	Policies    []explainPolicy       `json:"policies,omitempty"`
+	Limits      []string              `json:"limits,omitempty"`
+	Approval    *explainApproval      `json:"approval,omitempty"`
+	Narrowest   *openapi.NarrowestAsk `json:"narrowest,omitempty"`
+	Catalogue   string                `json:"catalogue"`
+}
+
+type explainPolicy struct {
+	ID     string `json:"id"`
+	Effect string `json:"effect"`
+	File   string `json:"file"`
+	Line   int    `json:"line"`
+	Text   string `json:"text"`
+}
+
+type explainApproval struct {
+	Group   string `json:"group"`
+	Quorum  int    `json:"quorum"`
+	Expires int64  `json:"expires"` // seconds
+	Glass   string `json:"break_glass,omitzero"`
+	Passkey string `json:"passkey,omitzero"` // "required"
+}
+
+// Run decides the request and prints the policies that determined the decision. A denial is not an error.
+func (c *CatalogExplainCmd) Run(con *console) error {
+	catalogue, err := loadFolder(c.Folder)
+	if err != nil {
+		return err
+	}
+	id, err := spiffeid.FromString(c.As)
+	if err != nil {
+		return fmt.Errorf("--as: %w", err)
+	}
+	params, err := parseParams(c.Params)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	// An SVID that lives longer than any credential limits none.
+	who := scopes.Subject{ID: id, Bound: c.SVID == "x509", Expires: now.Add(48 * time.Hour)}
+	if c.User != "" {
+		who.User = &scopes.User{ID: c.User, Groups: c.Groups}
+	}
+	d, err := catalogue.Assess(who, scopes.Ask{Scope: c.Scope, Params: params, TTL: c.TTL, Task: c.Task}, now)
+	if _, invalid := errors.AsType[*scopes.InvalidAsk](err); invalid {
+		return fmt.Errorf("the request is invalid: %w", err)
+	}
+	if err != nil {
+		return fmt.Errorf("deciding the request: %w", err)
+	}
+	report := explainReport{
+		Outcome: d.Outcome, Reason: d.Reason, Explanation: d.Explanation, SPIFFEID: c.As, OnBehalfOf: c.User, Scope: c.Scope, Resource: d.Resource,
+		TTL: int64(d.TTL.Seconds()), Catalogue: d.Catalogue,
+	}
+	for _, clamp := range d.Clamps {
+		report.Clamped = append(report.Clamped, openapi.Clamp{Bound: clamp.Bound, From: int64(clamp.From.Seconds()), To: int64(clamp.To.Seconds())})
+	}
+	for _, id := range d.Policies {
+		if p, ok := catalogue.Policy(id); ok {
+			report.Policies = append(report.Policies, explainPolicy(p))
+		}
+	}
+	if d.Scope != nil {
+		for _, limit := range d.Scope.Limits {
+			report.Limits = append(report.Limits, limit.String())
+		}
+	}
+	if a := d.Approval; a != nil {
+		report.Approval = &explainApproval{Group: a.Group, Quorum: a.Quorum, Expires: int64(a.Expires.Seconds()), Glass: a.BreakGlass}
+		if a.Passkey == scopes.PasskeyRequired {
+			report.Approval.Passkey = a.Passkey
+		}
+	}
+	if n := d.Narrowest; n != nil {
+		report.Narrowest = &openapi.NarrowestAsk{Scope: n.Scope, Params: n.Params, TTL: int64(n.TTL.Seconds())}
+	}
+	if con.json {
+		return con.encode(report)
+	}
+	return c.print(con, report)
+}
+
+func (c *CatalogExplainCmd) print(con *console, r explainReport) error {
+	fmt.Fprintf(con.out, "%s: %s\n\n", r.Outcome, safetext.Text(r.Explanation))
+	line := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(con.out, "  %-12s %s\n", name, safetext.Text(value))
+		}
+	}
+	line("sandbox", r.SPIFFEID+map[string]string{"x509": ", by X.509-SVID over mutual TLS", "jwt": ", by JWT-SVID"}[c.SVID])
+	line("on behalf of", r.OnBehalfOf)
+	line("scope", r.Scope)
+	line("resource", r.Resource)
+	if r.TTL > 0 {
+		line("ttl", spell(seconds(r.TTL)))
+	}
+	for _, clamp := range r.Clamped {
+		line("shortened", fmt.Sprintf("from %s to %s by %s", spell(seconds(clamp.From)), spell(seconds(clamp.To)), clamp.Bound))
+	}
+	for _, limit := range r.Limits {
+		line("limit", limit+", checked at request time")
+	}
+	if a := r.Approval; a != nil {
+		rule := fmt.Sprintf("%d of %s within %s", a.Quorum, a.Group, spell(seconds(a.Expires)))
+		line("approval", rule+standIn(a.Glass)+signedText(a.Passkey))
+	}
+	if r.Narrowest != nil {
+		line("would pass", commandLine(*r.Narrowest, c.Task))
+	}
+	for _, p := range r.Policies {
+		fmt.Fprintf(con.out, "\n%s:%d: %s %s\n", p.File, p.Line, p.Effect, p.ID)
+		for _, text := range textLines(p.Text) {
+			fmt.Fprintf(con.out, "    %s\n", safetext.Text(strings.TrimSuffix(text, "\r")))
+		}
+	}
+	if len(r.Policies) == 0 {
+		fmt.Fprintln(con.out, "\nNo policy applies.")
+	}
+	return nil
 }
 
 // CatalogSchemaCmd is `brevet catalog schema`.
@@ -140,8 +348,8 @@ func loadFolder(folder string) (*scopes.Catalogue, error) {
 // folderError lists every problem in a folder, one per line. Reviewers of a catalogue need the details, because they did
 // not write it.
 func folderError(doing, folder string, err error) error {
-	var problems scopes.Problems
-	if !errors.As(err, &problems) {
+	problems, ok := errors.AsType[scopes.Problems](err)
+	if !ok {
 		return fmt.Errorf("%s %s: %w", doing, folder, err)
 	}
 	lines := make([]string, len(problems))

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"io"
 	"runtime"
 	"strconv"
 	"strings"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/scopes/replay"
 	"golang.org/x/sync/errgroup"
@@ -34,19 +35,12 @@ type lookback time.Duration
 
 // UnmarshalText accepts days (7d) and Go durations (24h, 90m). The duration must be positive.
 func (l *lookback) UnmarshalText(text []byte) error {
-	const day = 24 * time.Hour
-	var d time.Duration
-	var err error
-	if days, ok := strings.CutSuffix(string(text), "d"); ok {
-		var n int64
-		n, err = strconv.ParseInt(days, 10, 64)
-		if n > int64(math.MaxInt64/day) {
-			err = strconv.ErrRange
-		}
-		d = time.Duration(n) * day
-	} else {
-		d, err = time.ParseDuration(string(text))
+	period := string(text)
+	if days, ok := strings.CutSuffix(period, "d"); ok {
+		n, _ := strconv.ParseInt(days, 10, 32) // 0 if it is not a number
+		period = fmt.Sprint(24*n, "h")
 	}
+	d, err := time.ParseDuration(period)
 	if err != nil || d <= 0 {
 		return errors.New("must be a duration such as 7d or 24h")
 	}
@@ -63,12 +57,12 @@ func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	databaseURL, err := readSecretFile(c.DatabaseURLFile)
+	databaseURL, err := readURL(c.DatabaseURLFile)
 	if err != nil {
-		return fmt.Errorf("--database-url-file: %w", err)
+		return err
 	}
 	since := time.Now().Add(-time.Duration(c.Since))
-	replayed, err := decideAgain(ctx, newProgress(con.err), draft, past{databaseURL, since})
+	replayed, err := decideAgain(ctx, newProgress(con.err), draft, databaseURL, since)
 	if err != nil {
 		return fmt.Errorf("replaying decisions: %w", err)
 	}
@@ -83,19 +77,13 @@ func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
 	return nil
 }
 
-// past says in which database the recorded decisions are, and when the period begins.
-type past struct {
-	databaseURL string
-	since       time.Time
-}
-
 // decideAgain decides all recorded requests again, in parallel with up to maxReaders readers.
-func decideAgain(ctx context.Context, p *progress, draft *scopes.Catalogue, from past) (*replay.Replayer, error) {
+func decideAgain(ctx context.Context, p *progress, draft *scopes.Catalogue, databaseURL string, since time.Time) (*replay.Replayer, error) {
 	var at replayProgress
 	stop := p.follow(at.line)
 	defer stop()
 	readers := min(runtime.GOMAXPROCS(0), maxReaders)
-	history, err := ledger.OpenHistory(ctx, from.databaseURL, from.since, readers)
+	history, err := ledger.OpenHistory(ctx, databaseURL, since, readers)
 	if err != nil {
 		return nil, err
 	}
@@ -123,28 +111,117 @@ func decideAgain(ctx context.Context, p *progress, draft *scopes.Catalogue, from
 
 // replayProgress is the progress of a replay.
 type replayProgress struct {
-	done  atomic.Int64
-	whole atomic.Pointer[replayWhole]
-}
-
-type replayWhole struct {
-	decisions int64
-	began     time.Time
+	counter
+	began atomic.Int64 // in Unix nanoseconds, or 0 while the decisions are counted
 }
 
 func (r *replayProgress) begin(decisions int64) {
-	r.whole.Store(&replayWhole{decisions: decisions, began: time.Now()})
+	r.of.Store(decisions)
+	r.began.Store(time.Now().UnixNano())
 }
 
 func (r *replayProgress) line() string {
-	whole, done := r.whole.Load(), r.done.Load()
-	if whole == nil {
+	began, done, of := r.began.Load(), r.done.Load(), r.of.Load()
+	if began == 0 {
 		return "counting recorded decisions"
 	}
-	line := fmt.Sprintf("replayed %d of %d decisions (%d%%)", done, whole.decisions, 100*done/max(1, whole.decisions))
+	line := fmt.Sprintf("replayed %d of %d decisions (%d%%)", done, of, 100*done/max(1, of))
 	if done > 0 {
-		left := float64(time.Since(whole.began)) / float64(done) * float64(whole.decisions-done)
+		left := float64(time.Now().UnixNano()-began) / float64(done) * float64(of-done)
 		line += fmt.Sprintf(", about %s left", spell(time.Duration(left).Round(time.Second)))
 	}
 	return line
+}
+
+// shifts are in the order in which people should review them. Those that give more access come first.
+var shifts = []struct {
+	shift         replay.Shift
+	name, meaning string
+}{
+	{replay.NewlyAllowed, "newly allowed", "denied before, allowed now"},
+	{replay.NewlyUngated, "newly ungated", "needed approval before, allowed without approval now"},
+	{replay.NewlyAskable, "newly askable", "denied before, can be approved now"},
+	{replay.NowLonger, "now longer", "same outcome, longer time to live"},
+	{replay.NewlyDenied, "newly denied", "allowed or approvable before, denied now"},
+	{replay.NewlyGated, "newly gated", "allowed before, need approval now"},
+	{replay.NowShorter, "now shorter", "same outcome, shorter time to live"},
+	{replay.Undecidable, "undecidable", "the draft refuses the parameters of the request"},
+	{replay.NotByPolicies, "not by policies", "denied by a limit, a quarantine or the end of a task, independent of policy"},
+	{replay.Unchanged, "unchanged", "same outcome"},
+}
+
+const replayCaveat = `A change is a recorded request with a different outcome. The replay does not model how a sandbox would have reacted.
+Limits, quarantines and ended tasks are taken as recorded. A request that was approved counts once, as pending approval.`
+
+type replayReport struct {
+	Changes bool      `json:"changes"`
+	Since   time.Time `json:"since"`
+	replay.Report
+}
+
+// changed returns how many decisions would change.
+func (r replayReport) changed() int64 {
+	return r.Decisions - r.Counts[replay.Unchanged] - r.Counts[replay.NotByPolicies]
+}
+
+func printReplay(con *console, r replayReport) error {
+	if con.json {
+		return con.encode(r)
+	}
+	since := dateTime(r.Since)
+	if r.Decisions == 0 {
+		_, err := fmt.Fprintf(con.out, "No decisions since %s.\n", since)
+		return err
+	}
+	fmt.Fprintln(con.out, bold(con.out, fmt.Sprintf("%d of %d decisions since %s would change.", r.changed(), r.Decisions, since)))
+	fmt.Fprintln(con.out)
+	t := newTable(con.out, "")
+	for _, s := range shifts {
+		if n := r.Counts[s.shift]; n > 0 {
+			t.row("  "+s.name, n, s.meaning)
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if !r.Changes {
+		return nil
+	}
+	for _, part := range []struct {
+		title    string
+		groups   []replay.Group
+		unlisted int64
+	}{
+		{"By scope", r.Scopes, r.Unlisted.Scopes},
+		{"By sandbox and scope", r.Sandboxes, r.Unlisted.Sandboxes},
+	} {
+		fmt.Fprintf(con.out, "\n%s\n", bold(con.out, part.title))
+		if err := printGroups(con.out, part.groups); err != nil {
+			return err
+		}
+		if part.unlisted > 0 {
+			fmt.Fprintf(con.out, "  %s not listed; raise --top to list more\n", plural(part.unlisted, "more change", "more changes"))
+		}
+	}
+	if r.AtLeast {
+		fmt.Fprintln(con.out, "\nThere are too many groups to count exactly: the listed counts are lower bounds.")
+	}
+	_, err := fmt.Fprintf(con.out, "\n%s\n%s\n", replayCaveat, r.Catalogue)
+	return err
+}
+
+func printGroups(out io.Writer, groups []replay.Group) error {
+	for _, g := range groups {
+		fmt.Fprintf(out, "  %s\n", strings.TrimSpace(safetext.Text(g.SPIFFEID)+" "+safetext.Text(g.Scope)))
+		t := newTable(out, "")
+		for _, s := range shifts {
+			if n := g.Counts[s.shift]; n > 0 {
+				t.row("    "+s.name, n, "such as "+strings.Join(g.Samples[s.shift], ", "))
+			}
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
 }

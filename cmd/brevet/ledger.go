@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"sync/atomic"
-	"text/tabwriter"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/ledger/retention"
@@ -54,7 +52,18 @@ func (c *LedgerPruneCmd) Run(ctx context.Context, con *console) error {
 	if con.json {
 		return errors.Join(con.encode(report), err)
 	}
-	return errors.Join(printPruned(con.out, report), err)
+	t := newTable(con.out, "ENTRIES\tRESULT")
+	for _, d := range report.Dropped {
+		t.row(fmt.Sprintf("%d to %d", d.First, d.Beyond-1),
+			fmt.Sprintf("dropped %d; %d entries remain up to here; recorded in entry %d", d.Entries, d.Left, d.Index))
+	}
+	for _, p := range report.Would {
+		t.row(fmt.Sprintf("%d to %d", p.First, p.Beyond-1), "would be dropped")
+	}
+	if p := report.Stays; p != nil {
+		t.row(fmt.Sprintf("%d to %d", p.First, p.Beyond-1), "kept: "+p.Stays)
+	}
+	return errors.Join(t.Flush(), err)
 }
 
 func (c *LedgerPruneCmd) prune(ctx context.Context, con *console, r *retention.Pruner) (pruneReport, error) {
@@ -83,19 +92,4 @@ func (c *LedgerPruneCmd) prune(ctx context.Context, con *console, r *retention.P
 		}
 	}
 	return report, nil
-}
-
-func printPruned(out io.Writer, r pruneReport) error {
-	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "ENTRIES\tRESULT")
-	for _, d := range r.Dropped {
-		fmt.Fprintf(table, "%d to %d\tdropped %d; %d entries remain up to here; recorded in entry %d\n", d.First, d.Beyond-1, d.Entries, d.Left, d.Index)
-	}
-	for _, p := range r.Would {
-		fmt.Fprintf(table, "%d to %d\twould be dropped\n", p.First, p.Beyond-1)
-	}
-	if r.Stays != nil {
-		fmt.Fprintf(table, "%d to %d\tkept: %s\n", r.Stays.First, r.Stays.Beyond-1, r.Stays.Stays)
-	}
-	return table.Flush()
 }

@@ -1,39 +1,34 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/brevet-dev/brevet/internal/people"
-	"github.com/brevet-dev/brevet/internal/refusal"
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/login"
 	"github.com/brevet-dev/brevet/internal/safetext"
-	"github.com/brevet-dev/brevet/internal/secret"
-	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/brevet-dev/brevet/openapi"
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
 	"golang.org/x/oauth2"
 )
 
-const (
-	// renewBefore is how long before its expiry an ID token is renewed, so that none expires in transit.
-	renewBefore = time.Minute
-
-	providerTimeout = 10 * time.Second
-
-	// defaultDeviceLife is the time for a login with providers that do not state one, although they must.
-	defaultDeviceLife = 10 * time.Minute
-)
-
-// errLoginEnded means that the user has to log in again.
-var errLoginEnded = errors.New("you are not logged in, or your login has expired: run brevet login")
+// loginStore returns the login in the user's configuration folder.
+func loginStore() (*login.Store, error) {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return nil, fmt.Errorf("finding the folder for the login: %w", err)
+	}
+	return &login.Store{Path: filepath.Join(dir, "brevet", "login.json"), Now: time.Now, Proxy: http.ProxyFromEnvironment}, nil
+}
 
 // LoginCmd is `brevet login`.
 type LoginCmd struct {
@@ -50,21 +45,18 @@ func (c *LoginCmd) Run(ctx context.Context, con *console) error {
 // logIn runs the device flow. If agree is set, it approves the login on the provider's page, and logIn does not ask the
 // user to.
 func (c *LoginCmd) logIn(ctx context.Context, con *console, agree func(context.Context, *oauth2.DeviceAuthResponse) error) error {
-	p, err := findProvider(ctx, c.Issuer, c.ClientID)
+	store, err := loginStore()
 	if err != nil {
 		return err
 	}
-	defer p.http.CloseIdleConnections()
-	if len(c.Scopes) > 0 {
-		p.flows.Scopes = c.Scopes
-	}
-	ctx = context.WithValue(ctx, oauth2.HTTPClient, p.http)
-	device, err := p.flows.DeviceAuth(ctx)
+	provider, err := store.Provider(ctx, c.Issuer, c.ClientID)
 	if err != nil {
-		return loginFailed(err)
+		return err
 	}
-	if device.Expiry.IsZero() {
-		device.Expiry = time.Now().Add(defaultDeviceLife)
+	defer provider.Close()
+	device, err := provider.Begin(ctx, c.Scopes)
+	if err != nil {
+		return err
 	}
 	stop := func() {}
 	if agree != nil {
@@ -75,19 +67,15 @@ func (c *LoginCmd) logIn(ctx context.Context, con *console, agree func(context.C
 	if err != nil {
 		return err
 	}
-	tokens, err := p.flows.DeviceAccessToken(ctx, device)
+	l, err := provider.Finish(ctx, device)
 	stop()
-	if err != nil {
-		return loginFailed(err)
-	}
-	l, err := p.login(ctx, tokens)
 	if err != nil {
 		return err
 	}
-	if err := l.write(); err != nil {
+	if err := store.Write(l); err != nil {
 		return fmt.Errorf("storing the login: %w", err)
 	}
-	return l.print(con)
+	return printLogin(con, l)
 }
 
 func printDevice(con *console, device *oauth2.DeviceAuthResponse) error {
@@ -97,285 +85,204 @@ func printDevice(con *console, device *oauth2.DeviceAuthResponse) error {
 			"user_code": device.UserCode, "expires_at": device.Expiry,
 		})
 	}
-	address := device.VerificationURIComplete
-	if address == "" {
-		address = device.VerificationURI
-	}
+	address := cmp.Or(device.VerificationURIComplete, device.VerificationURI)
 	code := bold(con.err, safetext.Text(device.UserCode))
 	_, err := fmt.Fprintf(con.err, "Open this page in a browser and continue if it shows the code %s:\n\n  %s\n\n", code, safetext.Text(address))
 	return err
 }
 
-// showWaiting updates one line until stop is called, which removes the line. If err cannot show that, it prints one fixed
-// line. With JSON output it prints nothing.
-func showWaiting(con *console, doing string, until time.Time) (stop func()) {
-	if con.json {
-		return func() {}
-	}
-	if !colourful(con.err) {
-		fmt.Fprintf(con.err, "%s until %s\n", doing, until.Local().Format(time.TimeOnly))
-		return func() {}
-	}
-	stopped, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		for {
-			fmt.Fprintf(con.err, "\r\x1b[K%s, expires in %s", doing, timeLeft(until))
-			select {
-			case <-tick.C:
-			case <-stopped:
-				fmt.Fprint(con.err, "\r\x1b[K")
-				return
-			}
-		}
-	}()
-	return func() { close(stopped); <-done }
-}
-
-// loginFailed describes a failed login. It quotes the provider's text, which is untrusted.
-func loginFailed(err error) error {
-	var refused *oauth2.RetrieveError
-	switch {
-	case errors.Is(err, context.Canceled):
-		return err
-	case errors.Is(err, context.DeadlineExceeded):
-		return errors.New("the login timed out: run brevet login again")
-	case !errors.As(err, &refused):
-		return fmt.Errorf("logging in: %s", quoteProvider(err.Error()))
-	}
-	switch refused.ErrorCode {
-	case "access_denied":
-		return errors.New("the login was declined")
-	case "expired_token":
-		return errors.New("the login timed out: run brevet login again")
-	default:
-		return fmt.Errorf("logging in: the provider refused: %s", quoteProvider(refused.ErrorCode+" "+refused.ErrorDescription))
-	}
-}
-
-// quoteProvider returns a provider's text as one line, because it may be a whole page.
-func quoteProvider(text string) string { return shorten(safetext.Text(text), 300) }
-
-// login is the logged-in person and their tokens.
-type login struct {
-	Issuer   string    `json:"issuer"`
-	ClientID string    `json:"client_id"`
-	ID       string    `json:"id"`
-	Name     string    `json:"name"`
-	Groups   []string  `json:"groups"`
-	Expires  time.Time `json:"expires_at"`
-
-	idToken, refreshToken secret.Text
-}
-
-// storedLogin is the login file. It is the only place where the tokens are written.
-type storedLogin struct {
-	login
-
-	IDToken      string `json:"id_token"`
-	RefreshToken string `json:"refresh_token,omitempty"`
-}
-
-func (l login) renewable() bool { return l.refreshToken.Reveal() != "" }
-
-func (l login) print(con *console) error {
-	if con.json {
-		return con.encode(l.facts())
-	}
-	until := l.Expires.Local().Format(time.DateTime)
-	if l.renewable() {
+func printLogin(con *console, l login.Login) error {
+	until := dateTime(l.Expires)
+	if l.Renewable() {
 		until += ", renewed automatically"
 	}
-	_, err := fmt.Fprintf(con.out, "%-8s %s\n%-8s %s\n%-8s %s\n%-8s %s\n",
-		"name", safetext.Text(l.Name), "id", safetext.Text(l.ID), "groups", orDash(strings.Join(l.Groups, ", ")), "until", until)
+	return con.print(loginFacts(l), "name     %s\nid       %s\ngroups   %s\nuntil    %s\n",
+		safetext.Text(l.Name), safetext.Text(l.ID), orDash(strings.Join(l.Groups, ", ")), until)
+}
+
+func loginFacts(l login.Login) map[string]any {
+	return map[string]any{
+		"id": l.ID, "name": l.Name, "groups": append([]string{}, l.Groups...), "expires_at": l.Expires, "renewable": l.Renewable(),
+	}
+}
+
+// LogoutCmd is `brevet logout`.
+type LogoutCmd struct{}
+
+// Run deletes the stored login and revokes its refresh token at the provider, if possible. An unavailable provider does not
+// prevent a logout.
+func (*LogoutCmd) Run(ctx context.Context, con *console) error {
+	store, err := loginStore()
+	if err != nil {
+		return fmt.Errorf("deleting the login: %w", err)
+	}
+	text := "logged out"
+	l, err := store.Read()
+	if errors.Is(err, login.ErrEnded) {
+		text = "you were not logged in"
+	} else if err := os.Remove(store.Path); err != nil {
+		return fmt.Errorf("deleting the login: %w", err)
+	}
+	if err == nil { // otherwise the stored login could not be read
+		if err := store.Revoke(ctx, l); err != nil {
+			con.say("the refresh token was not revoked at the provider: " + login.Quote(err.Error()))
+		}
+	}
+	return con.print(map[string]bool{"logged_in": false}, "%s\n", text)
+}
+
+// WhoamiCmd is `brevet whoami`.
+type WhoamiCmd struct{ serverFlags }
+
+// Run prints what the provider said at the last login or renewal. With a broker, it prints how the broker identifies the
+// caller: as the workload if there is a Workload API, and otherwise as the logged-in person.
+func (c *WhoamiCmd) Run(ctx context.Context, con *console) error {
+	if c.Server == "" {
+		l, err := currentLogin()
+		if err != nil {
+			return err
+		}
+		return printLogin(con, l)
+	}
+	flags := OfficialFlags(c.serverFlags)
+	return call(ctx, con, flags, func(broker *client.Client) (err error) {
+		var l login.Login
+		if flags.asPerson() {
+			if l, err = currentLogin(); err != nil {
+				return err
+			}
+		}
+		me, err := broker.WhoAmI(ctx)
+		if err == nil {
+			return printCaller(con, me, l)
+		}
+		if flags.asPerson() && !con.json { // the broker may not accept this login
+			_ = printLogin(con, l)
+		}
+		return err
+	})
+}
+
+func currentLogin() (login.Login, error) {
+	store, err := loginStore()
+	if err != nil {
+		return login.Login{}, err
+	}
+	l, err := store.Read()
+	if err == nil && !l.Renewable() && !time.Now().Before(l.Expires) {
+		return l, login.ErrEnded
+	}
+	return l, err
+}
+
+// printCaller prints the caller and what the broker says about it. l is empty for a workload.
+func printCaller(con *console, me openapi.Caller, l login.Login) error {
+	person := me.Kind == openapi.CallerPerson
+	if con.json && !person {
+		return con.encode(me)
+	}
+	if con.json {
+		facts := loginFacts(l)
+		facts["kind"], facts["roles"] = me.Kind, me.Roles
+		return con.encode(facts)
+	}
+	if !person {
+		fmt.Fprintf(con.out, "id       %s\n", safetext.Text(me.ID))
+	} else if err := printLogin(con, l); err != nil {
+		return err
+	}
+	var roles []string
+	for _, role := range me.Roles {
+		roles = append(roles, safetext.Text(roleLine(role)))
+	}
+	_, err := fmt.Fprintf(con.out, "roles    %s\n", cmp.Or(strings.Join(roles, "\n         "), "-"))
 	return err
 }
 
-func (l login) facts() map[string]any {
-	return map[string]any{
-		"id": l.ID, "name": l.Name, "groups": append([]string{}, l.Groups...), "expires_at": l.Expires, "renewable": l.renewable(),
+func roleLine(r openapi.CallerRole) string {
+	line := string(r.Role)
+	if r.Role == openapi.RoleResourceServer {
+		return line + " for " + strings.Join(r.Audiences, ", ")
 	}
+	if !r.BootstrapUntil.IsZero() {
+		line += " (bootstrap until " + dateTime(r.BootstrapUntil) + ")"
+	}
+	return line + " in " + strings.Join(r.Within, ", ")
 }
 
-func loginFile() (string, error) {
-	dir, err := os.UserConfigDir()
-	if err != nil {
-		return "", fmt.Errorf("finding the folder for the login: %w", err)
-	}
-	return filepath.Join(dir, "brevet", "login.json"), nil
+// PersonFlags say which broker to call as the logged-in person, and how to verify the broker.
+type PersonFlags struct {
+	Server      string `help:"URL of the broker." required:"" env:"BREVET_SERVER"`
+	ServerID    string `help:"SPIFFE ID of the broker's SVID. Without it, the system's roots must verify the broker's certificate." env:"BREVET_SERVER_ID"`
+	CAFile      string `help:"PEM file with the roots for the broker's certificate, instead of the system's." name:"ca-file" env:"BREVET_CA_FILE"`
+	WorkloadAPI string `help:"Workload API socket with the broker's authorities, for --server-id without --ca-file." name:"workload-api" env:"SPIFFE_ENDPOINT_SOCKET"`
 }
 
-func readLogin() (login, error) {
-	path, err := loginFile()
-	if err != nil {
-		return login{}, err
+// open returns a client and a function that closes it. If nobody is logged in, it fails before it calls the broker.
+func (f PersonFlags) open(ctx context.Context) (*client.Client, func(), error) {
+	person, err := loginStore()
+	if err == nil {
+		_, err = person.IDToken(ctx)
 	}
-	info, err := os.Stat(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	verify, done, err := f.verifier(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	anyone, err := client.New(client.Config{BaseURL: f.Server}, verify...)
+	if err != nil {
+		done()
+		return nil, nil, err
+	}
+	closeAll := func() { anyone.Close(); done() }
+	c, err := anyone.AsPerson(person)
+	if err != nil {
+		closeAll()
+	}
+	return c, closeAll, err
+}
+
+// verifier returns how the client verifies the broker, and a function that ends that.
+func (f PersonFlags) verifier(ctx context.Context) (options []client.Option, done func(), err error) {
+	done = func() {}
+	flags := CallerFlags{ServerID: f.ServerID, CAFile: f.CAFile}
+	if f.ServerID == "" {
+		roots, err := flags.roots()
+		if err != nil || roots == nil {
+			return nil, done, err
+		}
+		return []client.Option{client.WithRoots(roots)}, done, nil
+	}
+	id, err := flags.serverID()
+	if err != nil {
+		return nil, nil, err
+	}
+	var bundles x509bundle.Source
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return login{}, errLoginEnded
-	case err != nil:
-		return login{}, fmt.Errorf("reading the login: %w", err)
-	case info.Mode().Perm()&0o077 != 0:
-		return login{}, fmt.Errorf("other users can read %s: run brevet login again", path)
-	}
-	text, err := readSecretFile(path)
-	if err != nil {
-		return login{}, err
-	}
-	var stored storedLogin
-	if json.Unmarshal([]byte(text), &stored) != nil || stored.IDToken == "" {
-		return login{}, fmt.Errorf("%s has the format of another version: run brevet login again", path)
-	}
-	stored.idToken, stored.refreshToken = secret.New(stored.IDToken), secret.New(stored.RefreshToken)
-	return stored.login, nil
-}
-
-func (l login) write() error {
-	path, err := loginFile()
-	if err != nil {
-		return err
-	}
-	text, err := json.Marshal(storedLogin{login: l, IDToken: l.idToken.Reveal(), RefreshToken: l.refreshToken.Reveal()})
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	return replaceFile(path, string(text)+"\n")
-}
-
-// provider is an OpenID Connect provider, found by its issuer.
-type provider struct {
-	issuer, revocation string
-	http               *http.Client
-	flows              oauth2.Config
-	verifier           *people.Verifier
-}
-
-func findProvider(ctx context.Context, issuer, clientID string) (*provider, error) {
-	p := &provider{issuer: issuer, http: &http.Client{
-		Timeout:       providerTimeout,
-		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: providerTimeout},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
-	var err error
-	p.verifier, err = people.New(people.Config{Issuer: issuer, ClientID: clientID, HTTPClient: p.http, Now: time.Now})
-	if err != nil {
-		return nil, err
-	}
-	found, err := oidc.NewProvider(oidc.ClientContext(ctx, p.http), issuer)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return nil, ctx.Err()
-	case err != nil:
-		return nil, fmt.Errorf("reading the configuration of the provider %s: %s", safetext.Text(issuer), quoteProvider(err.Error()))
-	}
-	var document struct {
-		Scopes     []string `json:"scopes_supported"`
-		Revocation string   `json:"revocation_endpoint"`
-	}
-	if err := found.Claims(&document); err != nil {
-		return nil, fmt.Errorf("reading the configuration of the provider %s: %s", safetext.Text(issuer), quoteProvider(err.Error()))
-	}
-	p.flows = oauth2.Config{ClientID: clientID, Endpoint: found.Endpoint(), Scopes: []string{oidc.ScopeOpenID}}
-	p.flows.Endpoint.AuthStyle = oauth2.AuthStyleInParams // the client has no secret
-	p.revocation = document.Revocation
-	for _, scope := range []string{"profile", "groups", oidc.ScopeOfflineAccess} {
-		if slices.Contains(document.Scopes, scope) {
-			p.flows.Scopes = append(p.flows.Scopes, scope)
+	case f.CAFile != "":
+		if bundles, err = x509bundle.Load(id.TrustDomain(), f.CAFile); err != nil {
+			return nil, nil, fmt.Errorf("--ca-file: %w", err)
 		}
-	}
-	return p, p.checkEndpoints()
-}
-
-// checkEndpoints returns an error if tokens would be sent in the clear to another machine, or if there is no device flow.
-func (p *provider) checkEndpoints() error {
-	if p.flows.Endpoint.DeviceAuthURL == "" {
-		return errors.New("the provider does not support the device flow: enable it for this client")
-	}
-	issuer, err := url.Parse(p.issuer)
-	if err != nil {
-		return err
-	}
-	for _, endpoint := range []string{p.flows.Endpoint.DeviceAuthURL, p.flows.Endpoint.TokenURL, p.revocation} {
-		if endpoint == "" || strings.HasPrefix(endpoint, "https://") {
-			continue
+	case f.WorkloadAPI == "":
+		return nil, nil, errors.New("--server-id: requires --ca-file or --workload-api")
+	default:
+		ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
+		defer cancel()
+		source, err := workloadapi.NewBundleSource(ctx, workloadapi.WithClientOptions(workloadapi.WithAddr(f.WorkloadAPI)))
+		if err != nil {
+			return nil, nil, fmt.Errorf("no bundle from the Workload API at %s: %w", f.WorkloadAPI, err)
 		}
-		// people.New accepts an http issuer on this machine only.
-		if issuer.Scheme != "http" || !strings.HasPrefix(endpoint, "http://"+issuer.Host+"/") {
-			return fmt.Errorf("the provider's endpoint %s is not https", quoteProvider(endpoint))
-		}
+		bundles, done = source, func() { _ = source.Close() }
 	}
-	return nil
+	return []client.Option{client.WithServer(bundles, tlsconfig.AuthorizeID(id))}, done, nil
 }
 
-// login returns the login that the provider's tokens stand for. It refuses what the broker would refuse, while the user can
-// see it.
-func (p *provider) login(ctx context.Context, tokens *oauth2.Token) (login, error) {
-	raw, _ := tokens.Extra("id_token").(string)
-	if raw == "" {
-		return login{}, errors.New("the provider returned no ID token: add openid to --oidc-scopes")
+// hint adds advice if the broker does not accept the person, or if the broker cannot be verified.
+func (f PersonFlags) hint(err error) error {
+	if errors.Is(err, client.ErrUnauthenticated) {
+		return fmt.Errorf("%w\nRun brevet login, and check with brevet whoami that the provider and the client match the broker", err)
 	}
-	person, err := p.verifier.Identify(ctx, raw)
-	if err != nil {
-		return login{}, fmt.Errorf("verifying the provider's ID token: %w (%s)", err, refusal.Reason(err))
-	}
-	return login{
-		Issuer: p.issuer, ClientID: p.flows.ClientID, ID: person.ID(), Name: person.Name(), Groups: person.Groups(),
-		Expires: person.Expires(), idToken: secret.New(raw), refreshToken: secret.New(tokens.RefreshToken),
-	}, nil
-}
-
-// renew gets a new ID token for the same person (OpenID Connect Core, section 12).
-func (l login) renew(ctx context.Context) (login, error) {
-	p, err := findProvider(ctx, l.Issuer, l.ClientID)
-	if err != nil {
-		return login{}, err
-	}
-	defer p.http.CloseIdleConnections()
-	ctx = context.WithValue(ctx, oauth2.HTTPClient, p.http)
-	tokens, err := p.flows.TokenSource(ctx, &oauth2.Token{RefreshToken: l.refreshToken.Reveal()}).Token()
-	var refused *oauth2.RetrieveError
-	if errors.As(err, &refused) && refused.ErrorCode == "invalid_grant" {
-		return login{}, errLoginEnded
-	}
-	if err != nil {
-		return login{}, fmt.Errorf("renewing the login: %w", loginFailed(err))
-	}
-	renewed, err := p.login(ctx, tokens)
-	if err == nil && renewed.ID != l.ID {
-		return login{}, errLoginEnded
-	}
-	return renewed, err
-}
-
-// revoke revokes the refresh token (RFC 7009).
-func (l login) revoke(ctx context.Context) error {
-	if !l.renewable() {
-		return nil
-	}
-	p, err := findProvider(ctx, l.Issuer, l.ClientID)
-	if err != nil || p.revocation == "" {
-		return err
-	}
-	defer p.http.CloseIdleConnections()
-	form := url.Values{"client_id": {l.ClientID}, "token": {l.refreshToken.Reveal()}, "token_type_hint": {"refresh_token"}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.revocation, strings.NewReader(form.Encode()))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	resp, err := p.http.Do(req)
-	if err != nil {
-		return err
-	}
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the provider returned status %d", resp.StatusCode)
-	}
-	return nil
+	return CallerFlags{ServerID: f.ServerID}.hint(err)
 }

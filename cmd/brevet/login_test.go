@@ -22,11 +22,11 @@ import (
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/login"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
-	"golang.org/x/oauth2"
 )
 
 // home gives the test a separate place for logins, and returns the path of the login.
@@ -34,11 +34,17 @@ func home(t *testing.T) string {
 	t.Helper()
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
-	path, err := loginFile()
+	return stored(t).Path
+}
+
+// stored returns the login of the test.
+func stored(t *testing.T) *login.Store {
+	t.Helper()
+	store, err := loginStore()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return path
+	return store
 }
 
 // logIn runs brevet login, with answer in the role of the person at the browser. It returns the last document that is
@@ -80,11 +86,11 @@ func TestLoginAtCertifiedProvider(t *testing.T) {
 	if got, want := fmt.Sprint(who["id"], who["name"], who["groups"], who["renewable"]), provider.Issuer+"#alice Alice Archer [engineers oncall] true"; !sameWords(got, want) {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	before, err := readLogin()
+	before, err := stored(t).Read()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := fmt.Sprintf("%v %+v %#v", before, before, before); strings.Contains(text, before.idToken.Reveal()) {
+	if text := fmt.Sprintf("%v %+v %#v", before, before, before); strings.Contains(text, before.IDToken.Reveal()) {
 		t.Errorf("a login prints its token: %s", text)
 	}
 	verifier, err := people.New(people.Config{Issuer: provider.Issuer, ClientID: provider.BriefClientID, Now: time.Now})
@@ -92,7 +98,7 @@ func TestLoginAtCertifiedProvider(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The ID tokens of this client live for twenty seconds, so each use renews them.
-	refreshed := map[string]bool{before.refreshToken.Reveal(): true}
+	refreshed := map[string]bool{before.RefreshToken.Reveal(): true}
 	broker, flags := tokenEater(t)
 	for range 2 {
 		c, done, err := flags.open(t.Context())
@@ -107,13 +113,13 @@ func TestLoginAtCertifiedProvider(t *testing.T) {
 		if err != nil || person.Subject() != "alice" {
 			t.Errorf("got %q and %v, want alice", person.Subject(), err)
 		}
-		l, err := readLogin()
-		if err != nil || refreshed[l.refreshToken.Reveal()] {
+		l, err := stored(t).Read()
+		if err != nil || refreshed[l.RefreshToken.Reveal()] {
 			t.Errorf("got the same refresh token or %v after a use, want a renewal", err)
 		}
-		refreshed[l.refreshToken.Reveal()] = true
+		refreshed[l.RefreshToken.Reveal()] = true
 	}
-	after, err := readLogin()
+	after, err := stored(t).Read()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,11 +132,11 @@ func TestLoginAtCertifiedProvider(t *testing.T) {
 	if exists(path) {
 		t.Error("the login is there after logout")
 	}
-	if _, err := after.renew(t.Context()); !errors.Is(err, errLoginEnded) {
-		t.Errorf("got %v for a refresh token that was revoked, want %v", err, errLoginEnded)
+	if _, err := stored(t).Renew(t.Context(), after); !errors.Is(err, login.ErrEnded) {
+		t.Errorf("got %v for a refresh token that was revoked, want %v", err, login.ErrEnded)
 	}
-	if _, _, err := flags.open(t.Context()); !errors.Is(err, errLoginEnded) {
-		t.Errorf("got %v after logout, want %v", err, errLoginEnded)
+	if _, _, err := flags.open(t.Context()); !errors.Is(err, login.ErrEnded) {
+		t.Errorf("got %v after logout, want %v", err, login.ErrEnded)
 	}
 }
 
@@ -220,7 +226,7 @@ func TestLoginAtDevProvider(t *testing.T) {
 	}
 	defer done()
 	_, _ = c.Issuance(t.Context(), "x")
-	if l, err := readLogin(); err != nil || l.idToken.Reveal() != <-broker {
+	if l, err := stored(t).Read(); err != nil || l.IDToken.Reveal() != <-broker {
 		t.Errorf("got another token than the one that is kept, or %v", err)
 	}
 	for _, want := range []string{"logged out", "you were not logged in"} {
@@ -289,43 +295,22 @@ func TestLoginRefusesProviders(t *testing.T) {
 	}
 }
 
-func TestLoginFails(t *testing.T) {
-	refused := func(code string) error {
-		return fmt.Errorf("x: %w", &oauth2.RetrieveError{ErrorCode: code, ErrorDescription: "\x1b[2J"})
-	}
-	for _, tc := range []struct {
-		err  error
-		want string
-	}{
-		{context.Canceled, "context canceled"},
-		{context.DeadlineExceeded, "the login timed out: run brevet login again"},
-		{refused("expired_token"), "the login timed out: run brevet login again"},
-		{refused("access_denied"), "the login was declined"},
-		{refused("invalid_client"), `logging in: the provider refused: invalid_client \u001b[2J`},
-		{errors.New("no route"), "logging in: no route"},
-	} {
-		if got := loginFailed(tc.err).Error(); got != tc.want {
-			t.Errorf("%v: got %q, want %q", tc.err, got, tc.want)
-		}
-	}
-}
-
 // TestLoginsThatAreNoGood checks that a login is not used if it has expired or if others may have read it.
 func TestLoginsThatAreNoGood(t *testing.T) {
 	path := home(t)
-	good := login{Issuer: "http://127.0.0.1:1", ClientID: "brevet", ID: "i#a", Expires: time.Now().Add(time.Hour), idToken: secret.New("token")}
+	good := login.Login{Issuer: "http://127.0.0.1:1", ClientID: "brevet", ID: "i#a", Expires: time.Now().Add(time.Hour), IDToken: secret.New("token")}
 	use := func(want string) {
 		t.Helper()
-		token, err := new(loggedIn).IDToken(t.Context())
+		token, err := stored(t).IDToken(t.Context())
 		if err == nil || !strings.Contains(err.Error(), want) || token != "" {
 			t.Errorf("got %q and %v, want %q", token, err, want)
 		}
 	}
 	use("run brevet login")
-	if err := good.write(); err != nil {
+	if err := stored(t).Write(good); err != nil {
 		t.Fatal(err)
 	}
-	if token, err := new(loggedIn).IDToken(t.Context()); err != nil || token != "token" {
+	if token, err := stored(t).IDToken(t.Context()); err != nil || token != "token" {
 		t.Errorf("got %q and %v, want the token", token, err)
 	}
 	if err := os.Chmod(path, 0o644); err != nil {
@@ -334,25 +319,25 @@ func TestLoginsThatAreNoGood(t *testing.T) {
 	use("other users can read")
 	over := good
 	over.Expires = time.Now().Add(-time.Second)
-	if err := over.write(); err != nil {
+	if err := stored(t).Write(over); err != nil {
 		t.Fatal(err)
 	}
 	use("run brevet login")
-	if err := new(WhoamiCmd).Run(t.Context(), &console{out: io.Discard}); !errors.Is(err, errLoginEnded) {
-		t.Errorf("got %v, want %v", err, errLoginEnded)
+	if err := new(WhoamiCmd).Run(t.Context(), &console{out: io.Discard}); !errors.Is(err, login.ErrEnded) {
+		t.Errorf("got %v, want %v", err, login.ErrEnded)
 	}
 	// The provider is unavailable: the token can be used until it expires, and no longer.
-	over.refreshToken = secret.New("refresh")
-	if err := over.write(); err != nil {
+	over.RefreshToken = secret.New("refresh")
+	if err := stored(t).Write(over); err != nil {
 		t.Fatal(err)
 	}
 	use("reading the configuration of the provider")
 	near := over
 	near.Expires = time.Now().Add(30 * time.Second)
-	if err := near.write(); err != nil {
+	if err := stored(t).Write(near); err != nil {
 		t.Fatal(err)
 	}
-	if token, err := new(loggedIn).IDToken(t.Context()); err != nil || token != "token" {
+	if token, err := stored(t).IDToken(t.Context()); err != nil || token != "token" {
 		t.Errorf("got %q and %v while the provider is away, want the token", token, err)
 	}
 	if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
@@ -364,7 +349,7 @@ func TestLoginsThatAreNoGood(t *testing.T) {
 	if err := new(LogoutCmd).Run(t.Context(), &console{out: &out, err: &news, json: true}); err != nil || out.String() != "{\"logged_in\":false}\n" || exists(path) {
 		t.Errorf("got %q and %v", out.String(), err)
 	}
-	if err := near.write(); err != nil {
+	if err := stored(t).Write(near); err != nil {
 		t.Fatal(err)
 	}
 	if err := new(LogoutCmd).Run(t.Context(), &console{out: &out, err: &news}); err != nil || !strings.Contains(news.String(), "not revoked at the provider") || exists(path) {
@@ -376,8 +361,8 @@ func TestLoginsThatAreNoGood(t *testing.T) {
 // presents no certificate.
 func TestPersonKnowsTheBroker(t *testing.T) {
 	home(t)
-	live := login{Issuer: "http://127.0.0.1:1", ClientID: "brevet", ID: "i#a", Expires: time.Now().Add(time.Hour), idToken: secret.New("token")}
-	if err := live.write(); err != nil {
+	live := login.Login{Issuer: "http://127.0.0.1:1", ClientID: "brevet", ID: "i#a", Expires: time.Now().Add(time.Hour), IDToken: secret.New("token")}
+	if err := stored(t).Write(live); err != nil {
 		t.Fatal(err)
 	}
 	issuer, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: spiffeid.RequireTrustDomainFromString("acme.test")})

@@ -11,6 +11,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -92,11 +94,11 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return 2
 	}
 	err = command.Run(&console{out: out, err: errOut, json: cli.Output == "json"})
-	var explained exitError
+	explained, ok := errors.AsType[exitError](err)
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &explained):
+	case ok:
 		return explained.code
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		fmt.Fprintln(errOut, "brevet: interrupted")
@@ -137,4 +139,21 @@ func newParser(ctx context.Context, cli *CLI, out, errOut io.Writer) *kong.Kong 
 		panic(err) // the CLI struct is invalid, which is a bug that the first run shows
 	}
 	return parser
+}
+
+// VersionCmd is `brevet version`.
+type VersionCmd struct{}
+
+// Run prints the versions of this binary and of Go.
+func (*VersionCmd) Run(con *console) error {
+	return con.print(map[string]string{"version": version(), "go": runtime.Version()}, "brevet %s (%s)\n", version(), runtime.Version())
+}
+
+// version returns the module's version, or the commit of a build from a checkout.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version
 }

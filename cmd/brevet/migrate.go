@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"text/tabwriter"
 
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/migrations"
 )
 
@@ -21,8 +21,11 @@ type DatabaseFlag struct {
 	DatabaseURLFile string `help:"File that holds the URL of the owner's connection." required:"" type:"path" env:"BREVET_DATABASE_URL_FILE"`
 }
 
-func (f DatabaseFlag) url() (string, error) {
-	databaseURL, err := readSecretFile(f.DatabaseURLFile)
+func (f DatabaseFlag) url() (string, error) { return readURL(f.DatabaseURLFile) }
+
+// readURL reads the file of --database-url-file.
+func readURL(path string) (string, error) {
+	databaseURL, err := secret.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("--database-url-file: %w", err)
 	}
@@ -79,13 +82,9 @@ func (c *MigrateStatusCmd) Run(ctx context.Context, con *console) error {
 	if con.json {
 		return con.encode(all)
 	}
-	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "MIGRATION\tAPPLIED")
+	t := newTable(con.out, "MIGRATION\tAPPLIED")
 	for _, m := range all {
-		fmt.Fprintf(table, "%s\t%t\n", m.Name, m.Applied)
+		t.row(m.Name, m.Applied)
 	}
-	return table.Flush()
+	return t.Flush()
 }
-
-// say prints a line of progress.
-func (c *console) say(line string) { fmt.Fprintln(c.err, line) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/login"
 )
 
 // OfficialFlags say which broker an admin or auditor calls, and whether as a workload or as the logged-in person.
@@ -54,10 +55,23 @@ func (f OfficialFlags) open(ctx context.Context) (*client.Client, func(), error)
 		return nil, nil, errors.New("--jwt: requires --workload-api, and excludes --person")
 	}
 	c, done, err := f.connector().open(ctx)
-	if errors.Is(err, errLoginEnded) && !f.Person {
+	if errors.Is(err, login.ErrEnded) && !f.Person {
 		err = fmt.Errorf("%w, or set --workload-api or SPIFFE_ENDPOINT_SOCKET to act as a workload", err)
 	}
 	return c, done, err
 }
 
 func (f OfficialFlags) hint(err error) error { return f.connector().hint(err) }
+
+// call opens a client that authenticates the caller, calls do with it, and explains its error.
+func call(ctx context.Context, con *console, as connector, do func(*client.Client) error) error {
+	broker, done, err := as.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := do(broker); err != nil {
+		return explain(con, as.hint(err), "")
+	}
+	return nil
+}

@@ -8,8 +8,6 @@ import (
 
 	pages "github.com/brevet-dev/brevet/internal/console"
 	"github.com/brevet-dev/brevet/internal/passkey"
-	"github.com/brevet-dev/brevet/internal/safetext"
-	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 )
 
@@ -37,17 +35,4 @@ func warnUnsignable(ctx context.Context, log *slog.Logger, site passkey.RelyingP
 			log.WarnContext(ctx, "scope requires passkeys, but no console is configured", "scope", s.Name)
 		}
 	}
-}
-
-// unsignable returns an error if the verdict must be signed by a passkey, which the command line cannot do. A denial never
-// needs one.
-func unsignable(one openapi.ApprovalCase, verdict openapi.Verdict) error {
-	if verdict == openapi.VerdictDeny {
-		return nil
-	}
-	a, err := agreedIn(one)
-	if err != nil || a.Passkey != scopes.PasskeyRequired {
-		return err
-	}
-	return fmt.Errorf("an approval of %s must be signed by a passkey: open the request in the console", safetext.Text(one.ID))
 }

@@ -37,19 +37,29 @@ func newProgress(out io.Writer) *progress {
 // follow prints what report returns until stop is called. It prints nothing if that happens within quickEnough. stop
 // returns when the line on the terminal is empty again. report is called on another goroutine.
 func (p *progress) follow(report func() string) (stop func()) {
+	return repeat(quickEnough, p.every, func() { p.print(report()) }, func() {
+		if p.width > 0 {
+			fmt.Fprint(p.out, "\r"+strings.Repeat(" ", p.width)+"\r")
+		}
+	})
+}
+
+// repeat calls show on another goroutine, first after one time and then after each interval. stop ends that with a call of
+// end.
+func repeat(first, interval time.Duration, show, end func()) (stop func()) {
 	ended, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
-		next := time.NewTimer(quickEnough)
+		next := time.NewTimer(first)
 		defer next.Stop()
 		for {
 			select {
 			case <-ended:
-				p.clear()
+				end()
 				return
 			case <-next.C:
-				p.print(report())
-				next.Reset(p.every)
+				show()
+				next.Reset(interval)
 			}
 		}
 	}()
@@ -69,8 +79,17 @@ func (p *progress) print(line string) {
 	p.width = width
 }
 
-func (p *progress) clear() {
-	if p.width > 0 {
-		fmt.Fprint(p.out, "\r"+strings.Repeat(" ", p.width)+"\r")
+// showWaiting updates one line until stop is called, which removes the line. If err cannot show that, it prints one fixed
+// line. With JSON output it prints nothing.
+func showWaiting(con *console, doing string, until time.Time) (stop func()) {
+	if con.json {
+		return func() {}
 	}
+	if !colourful(con.err) {
+		fmt.Fprintf(con.err, "%s until %s\n", doing, until.Local().Format(time.TimeOnly))
+		return func() {}
+	}
+	show := func() { fmt.Fprintf(con.err, "\r\x1b[K%s, expires in %s", doing, timeLeft(until)) }
+	show()
+	return repeat(time.Second, time.Second, show, func() { fmt.Fprint(con.err, "\r\x1b[K") })
 }

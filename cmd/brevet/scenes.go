@@ -247,7 +247,7 @@ func (s *story) proven(ctx context.Context, c *chapter) error {
 	if err != nil {
 		return err
 	}
-	_, keys, err := logVerifiers(texts)
+	_, keys, err := audit.ParseKeys(texts)
 	if err != nil {
 		return err
 	}

@@ -6,8 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
+	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 )
@@ -17,30 +17,21 @@ type ScopesCmd struct{ CallerFlags }
 
 // Run prints a table, or one JSON document per line.
 func (c *ScopesCmd) Run(ctx context.Context, con *console) error {
-	broker, done, err := c.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	list, err := broker.Scopes(ctx)
-	if err != nil {
-		return explain(con, c.hint(err), "")
-	}
-	if con.json {
-		return encodeAll(con, list.Scopes)
-	}
-	if len(list.Scopes) == 0 {
-		_, err := fmt.Fprintln(con.out, "this sandbox may not request any scope")
-		return err
-	}
-	table := tabwriter.NewWriter(con.out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "SCOPE\tAUTHORITY\tPARAMETERS\tTTL\tAPPROVAL\tCREDENTIAL\tTITLE")
-	for _, scope := range list.Scopes {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", safetext.Text(scope.Name), safetext.Text(scope.Authority), paramsLine(scope.Params),
-			ttlRange(seconds(scope.TTLDefault), seconds(scope.TTLMax)), safetext.Text(string(scope.Approval)),
-			credentialLine(scope), shorten(safetext.Text(scope.Title), 60))
-	}
-	return table.Flush()
+	return call(ctx, con, c.CallerFlags, func(broker *client.Client) error {
+		list, err := broker.Scopes(ctx)
+		if err != nil {
+			return err
+		}
+		return printList(con, list.Scopes, "this sandbox may not request any scope",
+			"SCOPE\tAUTHORITY\tPARAMETERS\tTTL\tAPPROVAL\tCREDENTIAL\tTITLE", func(s openapi.OfferedScope) []any {
+				credential := s.Credential
+				if s.Bind != openapi.BindNone {
+					credential += " (" + string(s.Bind) + ")"
+				}
+				ttl := ttlRange(seconds(s.TTLDefault), seconds(s.TTLMax))
+				return []any{s.Name, s.Authority, paramsLine(s.Params), ttl, s.Approval, credential, short(s.Title, 60)}
+			})
+	})
 }
 
 // paramsLine returns the parameters and what each accepts: "repo (string), env (dev|prod)".
@@ -50,7 +41,7 @@ func paramsLine(params map[string]openapi.ScopeParam) string {
 		p, accepts := params[name], params[name].Type
 		switch {
 		case len(p.Values) > 0:
-			accepts = shorten(strings.Join(p.Values, "|"), 40)
+			accepts = safetext.Shorten(strings.Join(p.Values, "|"), 40)
 		case p.Min != nil && p.Max != nil:
 			accepts = fmt.Sprintf("%d..%d", *p.Min, *p.Max)
 		}
@@ -60,11 +51,4 @@ func paramsLine(params map[string]openapi.ScopeParam) string {
 		return "-"
 	}
 	return strings.Join(all, ", ")
-}
-
-func credentialLine(scope openapi.OfferedScope) string {
-	if scope.Bind == openapi.BindNone {
-		return safetext.Text(scope.Credential)
-	}
-	return safetext.Text(scope.Credential + " (" + string(scope.Bind) + ")")
 }

@@ -69,23 +69,6 @@ func TestEncodeIsInertAndTheSame(t *testing.T) {
 	}
 }
 
-func TestShorten(t *testing.T) {
-	for _, tc := range []struct {
-		in   string
-		most int
-		want string
-	}{
-		{"", 4, ""},
-		{"four", 4, "four"},
-		{"fiver", 4, "fiv…"},
-		{"ééééé", 4, "ééé…"},
-	} {
-		if got := shorten(tc.in, tc.most); got != tc.want {
-			t.Errorf("shorten(%q, %d): got %q, want %q", tc.in, tc.most, got, tc.want)
-		}
-	}
-}
-
 func TestDurationsHaveNoZeroUnits(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0s", 5 * time.Second: "5s", 5 * time.Minute: "5m", 90 * time.Second: "1m30s", time.Hour: "1h", 10 * time.Hour: "10h",

@@ -1,7 +1,7 @@
 // Package safetext makes untrusted text safe to display: whatever could move a cursor, or hide or reorder text, becomes a
 // visible escape.
 //
-// It never drops a character: an escape always shows that there was one. It does not escape markup, which is text too.
+// It never drops a character unseen: an escape shows that there was one. It does not escape markup, which is text too.
 package safetext
 
 import (
@@ -94,4 +94,13 @@ func MixesAlphabets(text string) bool {
 		alike = alike || unicode.In(r, unicode.Cyrillic, unicode.Greek, unicode.Armenian, unicode.Cherokee, unicode.Coptic, unicode.Lisu)
 	}
 	return latin && alike
+}
+
+// Shorten returns at most the given number of characters. If it drops some, the last one is an ellipsis.
+func Shorten(s string, most int) string {
+	runes := []rune(s)
+	if len(runes) <= most {
+		return s
+	}
+	return string(runes[:most-1]) + "…"
 }

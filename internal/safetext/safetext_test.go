@@ -73,3 +73,20 @@ func FuzzText(f *testing.F) {
 		}
 	})
 }
+
+func TestShorten(t *testing.T) {
+	for _, tc := range []struct {
+		in   string
+		most int
+		want string
+	}{
+		{"", 4, ""},
+		{"four", 4, "four"},
+		{"fiver", 4, "fiv…"},
+		{"ééééé", 4, "ééé…"},
+	} {
+		if got := safetext.Shorten(tc.in, tc.most); got != tc.want {
+			t.Errorf("Shorten(%q, %d): got %q, want %q", tc.in, tc.most, got, tc.want)
+		}
+	}
+}

@@ -59,6 +59,8 @@ var arrows = map[string][]string{
 	"internal/testkit":          {"attest", "internal/audit", "broker", "broker/approval", "client", "internal/console", "internal/devstack", "internal/ledger", "internal/ledger/snapshot", "migrations", "internal/mint", "internal/safehttp", "internal/passkey", "internal/people", "scopes", "internal/secret", "internal/httpapi"},
 	"examples":                  {},
 	"internal/export":           {},
+	"internal/auditsink":        {"client", "internal/audit", "internal/export", "internal/safetext", "internal/secret", "internal/wait"},
+	"internal/login":            {"internal/people", "internal/refusal", "internal/safetext", "internal/secret"},
 	"tests/faults":              {},
 	"tests/canary":              {},
 	"tests/docs":                {},

@@ -1,0 +1,408 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/brevet-dev/brevet/scopes/diff"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/safetext"
+	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// CatalogPlanCmd is `brevet catalog plan`.
+type CatalogPlanCmd struct {
+	serverFlags
+	Folder   string `arg:"" help:"Folder with the new .yaml and .cedar files." type:"path"`
+	From     string `help:"Folder with the current catalogue. Default: the catalogue in force on the server." type:"path" placeholder:"FOLDER"`
+	Detailed bool   `help:"Exit with 2 if there are changes." name:"detailed-exitcode"`
+}
+
+// exitChanges is the exit code if there are changes and --detailed-exitcode is set.
+const exitChanges = 2
+
+// Run compares a folder with another folder, or with the catalogue in force on the server.
+func (c *CatalogPlanCmd) Run(ctx context.Context, con *console) error {
+	to, err := loadFolder(c.Folder)
+	if err != nil {
+		return err
+	}
+	var from *scopes.Catalogue
+	switch {
+	case c.From != "":
+		from, err = loadFolder(c.From)
+	case c.Server == "":
+		err = errors.New("no catalogue to compare with: set --from to a folder, or --server or BREVET_SERVER to the broker's URL")
+	default:
+		err = call(ctx, con, OfficialFlags(c.serverFlags), func(broker *client.Client) (err error) {
+			from, err = catalogueInForce(ctx, broker)
+			return err
+		})
+	}
+	if err != nil {
+		return err
+	}
+	changes := diff.Compare(from, to)
+	if err := printDiff(con, changes); err != nil {
+		return err
+	}
+	sayPolicies(con, from, to)
+	if c.Detailed && !changes.Empty() {
+		return exitError{err: errors.New("there are changes"), code: exitChanges}
+	}
+	return nil
+}
+
+// signs are the prefixes of changes.
+var signs = map[diff.Change]string{diff.Added: "+", diff.Removed: "-", diff.Modified: "~"}
+
+// marks say how a change affects reach. Capitals draw attention to the changes that need a review.
+var marks = map[diff.Reach]string{
+	diff.Widened: "  <- WIDENS REACH", diff.Narrowed: "  (narrows reach)", diff.Changed: "  <- CHANGES REACH, review",
+}
+
+type diffReport struct {
+	Changes bool         `json:"changes"`
+	Summary diff.Summary `json:"summary"`
+	diff.Diff
+}
+
+// printDiff prints the changes between two catalogues.
+func printDiff(con *console, changes diff.Diff) error {
+	sum := changes.Summary()
+	if con.json {
+		return con.encode(diffReport{Changes: !changes.Empty(), Summary: sum, Diff: changes})
+	}
+	for _, s := range changes.Scopes {
+		fmt.Fprintf(con.out, "%s scope %s%s\n", signs[s.Change], s.Name, marks[s.Reach])
+		t := newTable(con.out, "")
+		for _, f := range s.Fields {
+			value := f.Old + f.New
+			if s.Change == diff.Modified {
+				value = cmp.Or(f.Old, "(none)") + " -> " + cmp.Or(f.New, "(none)") + marks[f.Reach]
+			}
+			t.row("    "+f.Field, value)
+		}
+		fmt.Fprintln(t)
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	for _, p := range changes.Policies {
+		fmt.Fprintf(con.out, "%s policy %s (%s)%s\n", signs[p.Change], p.ID, p.Effect, marks[p.Reach])
+		printPolicyChange(con.out, textLines(p.Old), textLines(p.New))
+	}
+	line := fmt.Sprintf("%d to add, %d to change, %d to remove", sum.Add, sum.Change, sum.Remove)
+	switch {
+	case changes.Empty():
+		line = "No changes."
+	case sum.Add+sum.Change+sum.Remove == 0:
+		line = "Only comments and formatting change; scopes and policies stay the same."
+	case sum.Widened == 0:
+		line += "; none widens reach"
+	case sum.Widened == 1:
+		line += "; 1 widens reach"
+	default:
+		line += fmt.Sprintf("; %d widen reach", sum.Widened)
+	}
+	if sum.Unclear > 0 {
+		line += fmt.Sprintf("; %d with unclear reach", sum.Unclear)
+	}
+	_, err := fmt.Fprintln(con.out, line)
+	return err
+}
+
+// printPolicyChange prints the lines of a policy before and after a change. Lines at the beginning and the end that stay the
+// same are printed once.
+func printPolicyChange(out io.Writer, before, after []string) {
+	most, head, tail := min(len(before), len(after)), 0, 0
+	for head < most && before[head] == after[head] {
+		head++
+	}
+	for tail < most-head && before[len(before)-1-tail] == after[len(after)-1-tail] {
+		tail++
+	}
+	for _, part := range []struct {
+		sign  string
+		lines []string
+	}{
+		{" ", before[:head]},
+		{"-", before[head : len(before)-tail]},
+		{"+", after[head : len(after)-tail]},
+		{" ", before[len(before)-tail:]},
+	} {
+		for _, line := range part.lines {
+			fmt.Fprintln(out, strings.TrimRight("    "+part.sign+" "+safetext.Text(strings.TrimSuffix(line, "\r")), " "))
+		}
+	}
+	fmt.Fprintln(out)
+}
+
+func textLines(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(strings.ReplaceAll(text, "\t", "    "), "\n")
+}
+
+// CatalogApplyCmd is `brevet catalog apply`.
+type CatalogApplyCmd struct {
+	OfficialFlags
+	Folder string `arg:"" help:"Folder with .yaml and .cedar files: the whole catalogue." type:"existingdir"`
+	consent
+}
+
+// CatalogRollbackCmd is `brevet catalog rollback`.
+type CatalogRollbackCmd struct {
+	OfficialFlags
+	Digest string `arg:"" help:"Digest of an earlier catalogue, as brevet catalog history lists it."`
+	consent
+}
+
+// consent holds the flags of every command that changes the catalogue.
+type consent struct {
+	Reason string `help:"Reason for the record, in one sentence." required:""`
+	Yes    bool   `help:"Do not ask for confirmation." short:"y"`
+}
+
+// Run shows what the folder would change, and applies it.
+func (c *CatalogApplyCmd) Run(ctx context.Context, con *console) error {
+	to, err := loadFolder(c.Folder)
+	if err != nil {
+		return err
+	}
+	files, err := scopes.ReadFS(os.DirFS(c.Folder))
+	if err != nil {
+		return folderError("reading", c.Folder, err)
+	}
+	var texts []openapi.CatalogueFile
+	for _, f := range files {
+		texts = append(texts, openapi.CatalogueFile{Name: f.Name, Text: string(f.Data)})
+	}
+	return c.change(ctx, con, func(broker *client.Client, from *scopes.Catalogue) error {
+		return c.replace(ctx, con, broker, swap{from, to, texts})
+	})
+}
+
+// Run shows what the rollback would change, and applies it.
+func (c *CatalogRollbackCmd) Run(ctx context.Context, con *console) error {
+	return c.change(ctx, con, func(broker *client.Client, from *scopes.Catalogue) error {
+		to, files, err := keptCatalogue(ctx, broker, c.Digest)
+		if err != nil {
+			return err
+		}
+		return c.replace(ctx, con, broker, swap{from, to, files})
+	})
+}
+
+// change calls do with the catalogue in force. It explains an error as call does, and also prints the problems in the files.
+func (f OfficialFlags) change(ctx context.Context, con *console, do func(_ *client.Client, from *scopes.Catalogue) error) error {
+	err := call(ctx, con, f, func(broker *client.Client) error {
+		from, err := catalogueInForce(ctx, broker)
+		if err != nil {
+			return err
+		}
+		return do(broker, from)
+	})
+	explained, _ := errors.AsType[exitError](err)
+	if problem, ok := errors.AsType[*client.Problem](explained.err); ok && !con.json {
+		for _, p := range problem.Problems {
+			fmt.Fprintf(con.err, "  %s\n", safetext.Text(scopes.Problem{File: p.File, Line: p.Line, What: p.What}.String()))
+		}
+	}
+	return err
+}
+
+// swap is the replacement of one catalogue by another.
+type swap struct {
+	from, to *scopes.Catalogue
+	files    []openapi.CatalogueFile // of to
+}
+
+// replace applies a catalogue after the user has seen and confirmed its changes.
+func (c consent) replace(ctx context.Context, con *console, broker *client.Client, s swap) error {
+	if diff.Compare(s.from, s.to).Empty() && !con.json {
+		_, err := fmt.Fprintln(con.out, "No changes: the catalogue is in force.")
+		return err
+	}
+	if err := c.ask(con, s, "Apply"); err != nil {
+		return err
+	}
+	change, err := broker.ApplyCatalogue(ctx, s.from.Digest(), openapi.CatalogueOrder{Files: s.files, Reason: c.Reason})
+	if err == nil {
+		return printChange(con, change)
+	}
+	if _, answered := errors.AsType[*client.Problem](err); answered {
+		return err
+	}
+	// The response was lost. The server may have applied the change.
+	if now, unread := broker.Catalogue(ctx); unread == nil && now.Digest == s.to.Digest() {
+		return fmt.Errorf("the response was lost, but the catalogue is in force as version %d: %w", now.Version, err)
+	}
+	return fmt.Errorf("the outcome is unknown: check it with brevet catalog history: %w", err)
+}
+
+// ask prints the changes and asks the user to confirm them.
+func (c consent) ask(con *console, s swap, doing string) error {
+	if c.Yes && con.json {
+		return nil
+	}
+	if !c.Yes && !canConfirm(con) {
+		return errors.New("confirmation requires a terminal: review with brevet catalog plan, then add --yes")
+	}
+	if err := printDiff(con, diff.Compare(s.from, s.to)); err != nil {
+		return err
+	}
+	sayPolicies(con, s.from, s.to)
+	if !c.Yes && !confirms(con, doing) {
+		return errors.New("not confirmed: nothing was changed")
+	}
+	return nil
+}
+
+// CatalogApproveCmd is `brevet catalog approve`.
+type CatalogApproveCmd struct{ catalogVerdict }
+
+// CatalogRejectCmd is `brevet catalog reject`.
+type CatalogRejectCmd struct{ catalogVerdict }
+
+type catalogVerdict struct {
+	OfficialFlags
+	Digest string `arg:"" help:"Digest of the proposed catalogue, as brevet catalog history lists it."`
+	consent
+}
+
+// Run shows what was proposed, and approves it.
+func (c *CatalogApproveCmd) Run(ctx context.Context, con *console) error {
+	return c.decide(ctx, con, openapi.CatalogueApprove, "Approve")
+}
+
+// Run shows what was proposed, and rejects it.
+func (c *CatalogRejectCmd) Run(ctx context.Context, con *console) error {
+	return c.decide(ctx, con, openapi.CatalogueReject, "Reject")
+}
+
+func (c *catalogVerdict) decide(ctx context.Context, con *console, verdict openapi.CatalogueVerdict, doing string) error {
+	return c.change(ctx, con, func(broker *client.Client, from *scopes.Catalogue) error {
+		to, _, err := keptCatalogue(ctx, broker, c.Digest)
+		if err != nil {
+			return err
+		}
+		if err := c.ask(con, swap{from: from, to: to}, doing); err != nil {
+			return err
+		}
+		change, err := broker.DecideCatalogue(ctx, from.Digest(), c.Digest, openapi.CatalogueDecision{Verdict: verdict, Reason: c.Reason})
+		if err != nil {
+			return err
+		}
+		return printChange(con, change)
+	})
+}
+
+// CatalogHistoryCmd is `brevet catalog history`.
+type CatalogHistoryCmd struct {
+	OfficialFlags
+	Limit int `help:"Maximum number of results." default:"20"`
+}
+
+// Run prints a table, or one JSON document per line.
+func (c *CatalogHistoryCmd) Run(ctx context.Context, con *console) error {
+	return call(ctx, con, c.OfficialFlags, func(broker *client.Client) error {
+		changes, err := broker.CatalogueChanges(ctx, c.Limit)
+		if err != nil {
+			return err
+		}
+		if con.json {
+			return encodeAll(con, changes)
+		}
+		t := newTable(con.out, "VERSION\tSTATE\tSINCE\tBY\tDECIDED BY\tREASON\tDIGEST")
+		for _, change := range changes {
+			version, since := "-", change.Time
+			if change.State == openapi.CatalogueApplied {
+				version = fmt.Sprint(change.Version)
+			}
+			if !change.DecidedAt.IsZero() {
+				since = change.DecidedAt
+			}
+			t.row(version, change.State, dateTime(since), change.Actor, change.Decider, short(change.Reason, 40), change.Digest)
+		}
+		return t.Flush()
+	})
+}
+
+// catalogueInForce loads the catalogue that is in force on the server.
+func catalogueInForce(ctx context.Context, broker *client.Client) (*scopes.Catalogue, error) {
+	now, err := broker.Catalogue(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return loadServed(now.Digest, now.Files)
+}
+
+func keptCatalogue(ctx context.Context, broker *client.Client, digest string) (*scopes.Catalogue, []openapi.CatalogueFile, error) {
+	files, err := broker.CatalogueFiles(ctx, digest)
+	if err != nil {
+		return nil, nil, err
+	}
+	catalogue, err := loadServed(digest, files)
+	return catalogue, files, err
+}
+
+// loadServed loads files that came from the server. It returns an error if they do not have the given digest, because the
+// server applies a catalogue by its digest.
+func loadServed(digest string, files []openapi.CatalogueFile) (*scopes.Catalogue, error) {
+	var all []scopes.File
+	for _, f := range files {
+		all = append(all, scopes.File{Name: f.Name, Data: []byte(f.Text)})
+	}
+	catalogue, err := scopes.Load(all)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("this version of brevet cannot load the server's catalogue %s (use the server's version): %s", safetext.Text(digest), safetext.Text(err.Error()))
+	case catalogue.Digest() != digest:
+		return nil, fmt.Errorf("the server returned the files of catalogue %s instead of %s", catalogue.Digest(), safetext.Text(digest))
+	}
+	return catalogue, nil
+}
+
+// sayPolicies says which Vault policies must be created before the second catalogue replaces the first.
+func sayPolicies(con *console, from, to *scopes.Catalogue) {
+	needs := to.VaultPolicies()
+	for _, had := range from.VaultPolicies() {
+		needs = slices.DeleteFunc(needs, func(p scopes.VaultPolicy) bool { return p.Name == had.Name })
+	}
+	if len(needs) == 0 || con.json {
+		return
+	}
+	con.say("Vault needs additional policies. Run brevet bootstrap with --catalogue on the new")
+	con.say("folder first: until then, requests for these scopes fail.")
+	for _, p := range needs {
+		con.say("  " + safetext.Text(p.Name))
+	}
+}
+
+// printChange prints the result of a change. A change that waits for another admin is not a success yet: it exits with
+// exitPending.
+func printChange(con *console, change openapi.CatalogueChange) error {
+	text := fmt.Sprintf("%s is in force as version %d", change.Digest, change.Version)
+	switch change.State {
+	case openapi.CatalogueProposed:
+		text = fmt.Sprintf("%s is proposed. Another admin must approve it: brevet catalog approve %s", change.Digest, change.Digest)
+	case openapi.CatalogueRejected:
+		text = change.Digest + " is rejected"
+	case openapi.CatalogueApplied, openapi.CatalogueSuperseded:
+	}
+	err := con.print(change, "%s\n", safetext.Text(text))
+	if err == nil && change.State == openapi.CatalogueProposed {
+		err = exitError{err: errors.New("approval by another admin is pending"), code: exitPending}
+	}
+	return err
+}

@@ -1,0 +1,4 @@
+package login
+
+// Failed describes a failed login.
+var Failed = failed

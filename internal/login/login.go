@@ -1,0 +1,148 @@
+// Package login logs a person in at their OpenID Connect provider by the device flow (RFC 8628), and keeps the login fresh in
+// a file.
+//
+// It must never print a token, send one in the clear to another machine, or use a login that other users could read.
+package login
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/brevet-dev/brevet/internal/secret"
+)
+
+// renewBefore is how long before its expiry an ID token is renewed, so that none expires in transit.
+const renewBefore = time.Minute
+
+// ErrEnded means that the person has to log in again.
+var ErrEnded = errors.New("you are not logged in, or your login has expired: run brevet login")
+
+// Login is a logged-in person with their tokens.
+type Login struct {
+	Issuer   string    `json:"issuer"`
+	ClientID string    `json:"client_id"`
+	ID       string    `json:"id"`
+	Name     string    `json:"name"`
+	Groups   []string  `json:"groups"`
+	Expires  time.Time `json:"expires_at"`
+
+	IDToken      secret.Text `json:"-"`
+	RefreshToken secret.Text `json:"-"`
+}
+
+// stored is the content of the login file. That is the only place where the tokens are written.
+type stored struct {
+	Login
+
+	IDToken      string `json:"id_token"`
+	RefreshToken string `json:"refresh_token,omitempty"`
+}
+
+// Renewable reports whether the provider gave a refresh token.
+func (l Login) Renewable() bool { return l.RefreshToken.Reveal() != "" }
+
+// Store keeps the login of one person in a file. It is safe for concurrent use, and other processes may use the same file.
+type Store struct {
+	// Path is the file, in a folder of the person.
+	Path string
+	Now  func() time.Time
+	// Proxy chooses the HTTP proxy for calls to the provider. Nil means none.
+	Proxy func(*http.Request) (*url.URL, error)
+
+	mu sync.Mutex
+}
+
+// Read returns the stored login, which may have expired. It returns [ErrEnded] if there is none.
+func (s *Store) Read() (Login, error) {
+	info, err := os.Stat(s.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Login{}, ErrEnded
+	case err != nil:
+		return Login{}, fmt.Errorf("reading the login: %w", err)
+	case info.Mode().Perm()&0o077 != 0:
+		return Login{}, fmt.Errorf("other users can read %s: run brevet login again", s.Path)
+	}
+	text, err := secret.ReadFile(s.Path)
+	if err != nil {
+		return Login{}, err
+	}
+	var file stored
+	if json.Unmarshal([]byte(text), &file) != nil || file.IDToken == "" {
+		return Login{}, fmt.Errorf("%s has the format of another version: run brevet login again", s.Path)
+	}
+	file.Login.IDToken, file.Login.RefreshToken = secret.New(file.IDToken), secret.New(file.RefreshToken)
+	return file.Login, nil
+}
+
+// Write stores a login in place of the last one.
+func (s *Store) Write(l Login) error {
+	text, err := json.Marshal(stored{Login: l, IDToken: l.IDToken.Reveal(), RefreshToken: l.RefreshToken.Reveal()})
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(s.Path), 0o700); err != nil {
+		return err
+	}
+	return secret.WriteFile(s.Path, string(text)+"\n")
+}
+
+// IDToken returns the ID token of the person. It reads the login each time, because another process may have renewed it, and
+// renews it shortly before it expires.
+func (s *Store) IDToken(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, err := s.Read()
+	if err == nil && l.Expires.Sub(s.Now()) <= renewBefore && l.Renewable() {
+		l, err = s.renewOnce(ctx)
+	}
+	switch {
+	case err != nil:
+		return "", err
+	case !s.Now().Before(l.Expires):
+		return "", ErrEnded
+	default:
+		return l.IDToken.Reveal(), nil
+	}
+}
+
+// renewOnce renews the login unless another process has just done so, because a refresh token may be valid for one use
+// only. If the provider is unavailable, renewOnce returns the old login for as long as its token is valid.
+func (s *Store) renewOnce(ctx context.Context) (Login, error) {
+	lock, err := os.OpenFile(s.Path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return Login{}, fmt.Errorf("locking the login: %w", err)
+	}
+	defer func() { _ = lock.Close() }()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return Login{}, fmt.Errorf("locking the login: %w", err)
+	}
+	l, err := s.Read()
+	if err != nil || l.Expires.Sub(s.Now()) > renewBefore {
+		return l, err
+	}
+	renewed, err := s.Renew(ctx, l)
+	switch {
+	case err != nil && !errors.Is(err, ErrEnded) && s.Now().Before(l.Expires):
+		return l, nil
+	case err != nil:
+		return l, err
+	}
+	if !renewed.Renewable() {
+		renewed.RefreshToken = l.RefreshToken
+	}
+	if err := s.Write(renewed); err != nil {
+		return l, fmt.Errorf("storing the login: %w", err)
+	}
+	return renewed, nil
+}
