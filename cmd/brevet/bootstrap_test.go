@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack/local"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -234,7 +234,7 @@ func (p *plan) asks(t *testing.T, cfg Config) {
 // configure writes what an operator would: certificates in files, the bundle in a file, and the logins from bootstrap.
 func (p *plan) configure(t *testing.T) {
 	t.Helper()
-	domain := spiffeid.RequireTrustDomainFromString(localDomain)
+	domain := spiffeid.RequireTrustDomainFromString(local.Domain)
 	var err error
 	if p.issuer, err = devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: domain, Now: time.Now}); err != nil {
 		t.Fatal(err)
@@ -256,14 +256,11 @@ func (p *plan) configure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address, err := freeAddress(context.WithoutCancel(t.Context()), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := free(t)
 	data, err := yaml.Dump(Config{
 		Listen: address, Issuer: "https://" + strings.Replace(address, "127.0.0.1", "localhost", 1),
 		TLS:          TLSConfig{CertFile: "server.pem", KeyFile: "server-key.pem"},
-		TrustDomains: []TrustDomainConfig{{Name: localDomain, BundleFile: "bundle.json"}},
+		TrustDomains: []TrustDomainConfig{{Name: local.Domain, BundleFile: "bundle.json"}},
 		Catalogue:    catalogue,
 		Postgres:     PostgresConfig{URLFile: "broker-url"},
 		Vault: VaultConfig{

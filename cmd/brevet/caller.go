@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -14,11 +15,11 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/safetext"
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
-	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 	"google.golang.org/grpc/codes"
@@ -40,7 +41,7 @@ type CallerFlags struct {
 }
 
 // open returns a client and a function that closes it.
-func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
+func (f CallerFlags) open(ctx context.Context) (_ *client.Client, _ func(), err error) {
 	if err := checkSocket(f.WorkloadAPI); err != nil {
 		return nil, nil, err
 	}
@@ -50,41 +51,43 @@ func (f CallerFlags) open(ctx context.Context) (*client.Client, func(), error) {
 	if err := f.firstSVID(ctx, identity); err != nil {
 		return nil, nil, err
 	}
+	var closers []func()
+	closeAll := func() {
+		for _, end := range closers {
+			end()
+		}
+	}
+	defer func() {
+		if err != nil {
+			closeAll()
+		}
+	}()
 	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(insistent(f.WorkloadAPI)...), workloadapi.WithDefaultX509SVIDPicker(identity.Pick))
 	if err != nil {
 		return nil, nil, f.noSVID(err)
 	}
-	closers := []func(){func() { _ = source.Close() }}
-	closeAll := func() {
-		for _, c := range closers {
-			c()
-		}
-	}
-	var tokens *workloadapi.JWTSource
+	closers = append(closers, func() { _ = source.Close() })
+	var more []client.Option
 	if f.JWT {
-		if tokens, err = workloadapi.NewJWTSource(ctx, workloadapi.WithClientOptions(insistent(f.WorkloadAPI)...)); err != nil {
-			closeAll()
+		tokens, err := workloadapi.NewJWTSource(ctx, workloadapi.WithClientOptions(insistent(f.WorkloadAPI)...))
+		if err != nil {
 			return nil, nil, f.noSVID(err)
 		}
 		closers = append(closers, func() { _ = tokens.Close() })
+		more = []client.Option{client.WithJWT(tokens, f.audience()), client.WithSubject(identity.ID())}
 	}
-	c, err := f.client(source, tokens, identity.ID())
+	c, err := f.clientAs(source, source, more...)
 	if err != nil {
-		closeAll()
 		return nil, nil, err
 	}
 	closers = append(closers, c.Close)
 	return c, closeAll, nil
 }
 
-// checkSocket returns an error if the Workload API's socket does not exist. go-spiffe would wait for it, but the user of a
-// command wants to know at once.
+// checkSocket returns an error if the Workload API's socket does not exist, for which go-spiffe would wait.
 func checkSocket(workloadAPI string) error {
 	socket, ok := strings.CutPrefix(workloadAPI, "unix://")
-	if !ok {
-		return nil
-	}
-	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(socket); ok && errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("no Workload API at %s: start the SPIFFE agent or brevet dev", workloadAPI)
 	}
 	return nil
@@ -101,81 +104,59 @@ func withOption(err error, option string) error {
 // registeredWithin is how long a new registration entry may take to reach the agent.
 const registeredWithin = 2 * time.Second
 
-// firstSVID fetches the SVIDs once, so that the user sees the agent's answer at once: that there is no entry for this
-// workload, or that there are several SVIDs to choose from.
+// firstSVID fetches the SVIDs once, so that the user sees at once that there is no entry, or that there are several SVIDs.
 func (f CallerFlags) firstSVID(ctx context.Context, identity *client.Identity) error {
 	for began := time.Now(); ; {
 		svids, err := workloadapi.FetchX509SVIDs(ctx, workloadapi.WithAddr(f.WorkloadAPI))
 		switch {
 		case err == nil:
 			identity.Pick(svids)
-			if err := identity.Err(); err != nil {
-				return withOption(err, "--svid or BREVET_SVID")
-			}
-			return nil
+			return withOption(identity.Err(), "--svid or BREVET_SVID")
 		case status.Code(err) != codes.PermissionDenied:
 			return f.noSVID(err)
 		case time.Since(began) > registeredWithin:
 			return fmt.Errorf("the Workload API at %s returned %s: no registration entry selects this process: create one, or run this command as a registered workload",
 				f.WorkloadAPI, safetext.Text(quote(status.Convert(err).Message())))
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, 200*time.Millisecond) {
 			return f.noSVID(ctx.Err())
-		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
 
-func (f CallerFlags) client(source *workloadapi.X509Source, tokens jwtsvid.Source, id spiffeid.ID) (*client.Client, error) {
-	if !f.JWT {
-		return f.clientAs(source, source)
-	}
-	options := []client.Option{client.WithJWT(tokens, f.audience()), client.WithSubject(id)}
+// clientAs returns a client that authenticates with the X.509-SVIDs of one source, or with --jwt as more says. With
+// --server-id, it verifies the broker with the bundles of the other source.
+func (f CallerFlags) clientAs(svids x509svid.Source, bundles x509bundle.Source, more ...client.Option) (*client.Client, error) {
 	roots, err := f.roots()
 	if err != nil {
 		return nil, err
 	}
-	if roots != nil {
-		options = append(options, client.WithRoots(roots))
-	}
+	var server tlsconfig.Authorizer
 	if f.ServerID != "" {
 		id, err := f.serverID()
 		if err != nil {
 			return nil, err
 		}
-		options = append(options, client.WithServer(source, tlsconfig.AuthorizeID(id)))
+		server = tlsconfig.AuthorizeID(id)
 	}
-	return client.New(client.Config{BaseURL: f.Server}, options...)
-}
-
-// clientAs returns a client that authenticates with the X.509-SVIDs of one source. With --server-id, it verifies the broker
-// with the bundles of the other source.
-func (f CallerFlags) clientAs(svids x509svid.Source, bundles x509bundle.Source) (*client.Client, error) {
-	if f.ServerID == "" {
-		roots, err := f.roots()
-		if err != nil {
-			return nil, err
-		}
-		return client.New(client.Config{BaseURL: f.Server}, client.WithX509AndWebPKI(svids, roots))
+	var option client.Option
+	switch {
+	case f.JWT && server != nil:
+		option = client.WithServer(bundles, server)
+	case f.JWT:
+		option = client.WithRoots(roots)
+	case server != nil:
+		option = client.WithX509(svids, bundles, server)
+	default:
+		option = client.WithX509AndWebPKI(svids, roots)
 	}
-	id, err := f.serverID()
-	if err != nil {
-		return nil, err
-	}
-	return client.New(client.Config{BaseURL: f.Server}, client.WithX509(svids, bundles, tlsconfig.AuthorizeID(id)))
+	return client.New(client.Config{BaseURL: f.Server}, append(more, option)...)
 }
 
 // audience returns the audience of JWT-SVIDs: the broker's issuer, which is its URL unless --audience is set.
-func (f CallerFlags) audience() string {
-	if f.Audience != "" {
-		return f.Audience
-	}
-	return strings.TrimSuffix(f.Server, "/")
-}
+func (f CallerFlags) audience() string { return cmp.Or(f.Audience, strings.TrimSuffix(f.Server, "/")) }
 
-// roots returns the certificates of --ca-file, or nil for the system's. With --server-id it returns nil, because Web PKI
-// roots do not verify a broker that proves a SPIFFE ID.
+// roots returns the certificates of --ca-file, or nil for the system's. They do not verify a broker with a SPIFFE ID.
 func (f CallerFlags) roots() (*x509.CertPool, error) {
 	if f.CAFile == "" || f.ServerID != "" {
 		return nil, nil //nolint:nilnil // the system's
@@ -201,8 +182,7 @@ func (f CallerFlags) noSVID(err error) error {
 
 // hint adds advice if the Web PKI does not verify the broker's certificate.
 func (f CallerFlags) hint(err error) error {
-	var untrusted *tls.CertificateVerificationError
-	if f.ServerID != "" || !errors.As(err, &untrusted) {
+	if _, untrusted := errors.AsType[*tls.CertificateVerificationError](err); f.ServerID != "" || !untrusted {
 		return err
 	}
 	return fmt.Errorf("%w\nIf the broker serves with an SVID, set --server-id or BREVET_SERVER_ID", err)
@@ -211,8 +191,8 @@ func (f CallerFlags) hint(err error) error {
 // explain prints a problem that the server returned, for people or as JSON, and returns an error with its exit code. It
 // returns any other error unchanged. task is the task of the request.
 func explain(con *console, err error, task string) error {
-	var problem *client.Problem
-	if !errors.As(err, &problem) {
+	problem, ok := errors.AsType[*client.Problem](err)
+	if !ok {
 		return err
 	}
 	explained := exitError{err: err, code: exitCode(err)}

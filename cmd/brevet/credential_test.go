@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/cgi"
 	"os"
@@ -136,7 +135,7 @@ func (s *session) gitRefuses(t *testing.T) {
 		"a malformed line":      "protocol=https\nhost=git.example\npath=acme/api\nnonsense\n",
 		"no name":               "protocol=https\n=h\npath=acme/api\n",
 		"half a line":           "protocol=https\nhost=git.example\npath=acme/api",
-		"too much":              "protocol=https\nhost=git.example\npath=" + strings.Repeat("a", maxGitInput) + "\n",
+		"too much":              "protocol=https\nhost=git.example\npath=" + strings.Repeat("a", 64<<10) + "\n",
 		"a path that climbs":    "protocol=https\nhost=git.example\npath=acme/api/../../evil/api\n",
 		"a path with a newline": "protocol=https\nhost=git.example\npath=acme/api\nevil\n",
 		"a path with a query":   "protocol=https\nhost=git.example\npath=acme/api?x=.git\n",
@@ -147,20 +146,6 @@ func (s *session) gitRefuses(t *testing.T) {
 				t.Errorf("got %+v, want that git is told to stop", got)
 			}
 		})
-	}
-}
-
-func TestGitAttributes(t *testing.T) {
-	got, err := readGitAttributes(strings.NewReader("protocol=https\nhost=h:8443\npath=/acme/api.git/\nwwwauth[]=Basic\nwwwauth[]=Bearer a=b\n\npath=after the end\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	params, err := got.fill([]string{"repo={path}", "host={host}", "plain=x"})
-	if want := "[repo=acme/api host=h:8443 plain=x]"; err != nil || fmt.Sprint(params) != want {
-		t.Errorf("got %v, %v, want %s", params, err, want)
-	}
-	if _, err := (gitAttributes{}).fill([]string{"host={host}"}); err == nil {
-		t.Error("got no error for a host that is not named")
 	}
 }
 

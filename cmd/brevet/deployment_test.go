@@ -18,16 +18,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/devstack/local"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.yaml.in/yaml/v4"
 )
 
 // deployment is a dev stack whose servers belong to the test, so that it can stop them. The broker is a separate process,
 // as in production.
 type deployment struct {
-	*localStack
+	*local.Stack
+	config string     // the configuration of the broker
 	t      *testing.T // the deployment ends with it
 	cfg    Config
 	vault  *gate
@@ -41,17 +42,17 @@ type deployment struct {
 
 func deploy(t *testing.T) *deployment {
 	t.Helper()
-	local, err := startLocal(t.Context(), t.TempDir()+"/state", func(string) {})
+	stack, err := local.Start(t.Context(), t.TempDir()+"/state", 0, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := local.close(); err != nil {
+		if err := stack.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	d := &deployment{localStack: local, t: t, vault: newGate(t, local.Vault.Addr())}
-	if d.cfg, err = loadConfig(local.config); err != nil {
+	d := &deployment{Stack: stack, t: t, vault: newGate(t, stack.Vault.Addr())}
+	if d.cfg, err = loadConfig(stack.ConfigFile); err != nil {
 		t.Fatal(err)
 	}
 	d.cfg.Vault.Address = d.vault.URL
@@ -79,7 +80,7 @@ func (d *deployment) configure(t *testing.T, change func(*Config)) string {
 // serve starts the broker, and returns when it is serving.
 func (d *deployment) serve(t *testing.T) {
 	t.Helper()
-	d.config = d.path("serve.yaml")
+	d.config = d.Path("serve.yaml")
 	data, err := yaml.Dump(d.cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +95,7 @@ func (d *deployment) serve(t *testing.T) {
 
 func (d *deployment) env(workload string) []string {
 	var env []string
-	for _, pair := range d.environment(d.cfg, workload) {
+	for _, pair := range d.Environment(workload) {
 		env = append(env, pair[0]+"="+pair[1])
 	}
 	return env
@@ -194,7 +195,7 @@ func (d *deployment) everythingKept(t *testing.T) []kept {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	err = filepath.WalkDir(d.dir, func(path string, entry fs.DirEntry, err error) error {
+	err = filepath.WalkDir(d.Dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
 			return err
 		}
@@ -222,7 +223,7 @@ func whereabouts(all []kept, text string) []string {
 // svid returns a JWT-SVID of the research agent.
 func (d *deployment) svid(t *testing.T, audience string) string {
 	t.Helper()
-	token, err := d.issuer.JWTSVID(spiffeid.RequireFromString("spiffe://"+localDomain+localWorkloads["research"]), audience)
+	token, err := d.Issuer.JWTSVID(local.ID("research"), audience)
 	if err != nil {
 		t.Fatal(err)
 	}

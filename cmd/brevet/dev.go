@@ -4,13 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack/local"
+	"golang.org/x/oauth2"
 )
 
 // DevCmd is `brevet dev`.
@@ -40,20 +47,17 @@ func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 		return devstack.Prepare(ctx, con.say)
 	}
 	began := time.Now()
-	local, err := startLocalWith(ctx, c.State, c.SVIDTTL, con.say)
+	stack, err := local.Start(ctx, c.State, c.SVIDTTL, con.say)
 	if err != nil {
 		return ended(ctx, err)
 	}
-	local.removeEnvironments() // left by a run that was killed
+	stack.RemoveEnvironments() // left by a run that was killed
 	defer func() {
-		local.removeEnvironments()
-		closeErr := local.close()
+		stack.RemoveEnvironments()
+		err = errors.Join(err, stack.Close())
 		con.say("stopped; the state stays in " + c.State)
-		if err == nil {
-			err = closeErr
-		}
 	}()
-	cfg, err := loadConfig(local.config)
+	cfg, err := loadConfig(stack.ConfigFile)
 	if err != nil {
 		return err
 	}
@@ -63,42 +67,38 @@ func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 			return err
 		}
 	}
-	if err := local.writeIdentities(ctx, cfg, con.say); err != nil {
+	if err := stack.WriteIdentities(ctx, con.say); err != nil {
 		return fmt.Errorf("writing identities: %w", err)
 	}
-	if err := local.serveAPI(ctx, cfg); err != nil {
+	if err := stack.ServeAPI(ctx); err != nil {
 		return fmt.Errorf("serving the stack's API: %w", err)
 	}
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	if c.AuthorityTTL > 0 {
-		go func() { _ = local.issuer.RotateEvery(serving, c.AuthorityTTL) }() // it fails only with the state folder, like everything else
+		go func() { _ = stack.Issuer.RotateEvery(serving, c.AuthorityTTL) }() // fails only with the state folder, as all else does
 	}
 	var announced error
 	err = serve(serving, cfg, log, func(string) {
-		if announced = local.writeEnvironments(cfg); announced != nil {
+		if announced = stack.WriteEnvironments(); announced != nil {
 			stop()
 			return
 		}
-		printDev(con, local, cfg, time.Since(began))
+		printDev(con, stack, time.Since(began))
 	})
 	return errors.Join(err, announced)
 }
 
-// notOnPath returns the folder of this program if its name alone would not start it, as after `make dev`. Otherwise it
-// returns an empty string.
+// notOnPath returns the folder of this program, or an empty string if its name alone would start it.
 func notOnPath() string {
 	self, err := os.Executable()
-	if err != nil {
-		return ""
-	}
-	if found, err := exec.LookPath("brevet"); err == nil && found == self {
+	if found, lookErr := exec.LookPath("brevet"); err != nil || lookErr == nil && found == self {
 		return ""
 	}
 	return filepath.Dir(self)
 }
 
-func printDev(con *console, local *localStack, cfg Config, took time.Duration) {
+func printDev(con *console, stack *local.Stack, took time.Duration) {
 	self := "brevet"
 	if folder := notOnPath(); folder != "" {
 		self = quote(filepath.Join(folder, self))
@@ -131,5 +131,79 @@ Edit scopes and policies in %[7]s, check them with
   brevet catalog check %[7]s
 and apply them as an admin (bob):
   brevet dev login bob && brevet catalog apply %[7]s --person --reason "try it"
-`, cfg.Issuer, took.Round(100*time.Millisecond), local.dir, self, quote(local.dir), cfg.Console.URL, quote(local.path("catalog")))
+`, stack.URL, took.Round(100*time.Millisecond), stack.Dir, self, quote(stack.Dir), stack.Console, quote(stack.Path("catalog")))
+}
+
+// workload returns the variables with which to act as a workload of the stack that runs in the folder.
+func (s DevState) workload(ctx context.Context, name string) (local.Variables, error) {
+	notRunning := fmt.Errorf("no stack runs in %s: start one with brevet dev, or set --state to the folder of a running one", s.State)
+	all, err := local.ReadEnvironments(s.State)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, notRunning
+	}
+	if err != nil {
+		return nil, err
+	}
+	found, ok := all[name]
+	if !ok {
+		return nil, fmt.Errorf("unknown workload %s: use one of %s", quote(name), strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+	}
+	// A killed stack leaves the file behind.
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(found.Get("SPIFFE_ENDPOINT_SOCKET"), "unix://"))
+	if err != nil {
+		return nil, notRunning
+	}
+	return found, conn.Close()
+}
+
+// DevEnvCmd is `brevet dev env`.
+type DevEnvCmd struct {
+	DevState
+	Workload string `arg:"" optional:"" help:"Workload to act as: research or support (sandboxes), subagent, auditor, admin, or gateway (a resource server)." default:"research"`
+}
+
+// Run prints lines for a shell, or one JSON object.
+func (c *DevEnvCmd) Run(ctx context.Context, con *console) error {
+	all, err := c.workload(ctx, c.Workload)
+	if err != nil {
+		return err
+	}
+	if folder := notOnPath(); folder != "" && !con.json {
+		fmt.Fprintf(con.out, "export PATH=%s:$PATH\n", quote(folder))
+	}
+	return printVariables(con, all)
+}
+
+// printVariables prints lines for a shell, or one JSON object.
+func printVariables(con *console, all [][2]string) error {
+	object := map[string]string{}
+	for _, pair := range all {
+		object[pair[0]] = pair[1]
+		if !con.json {
+			fmt.Fprintf(con.out, "export %s=%s\n", pair[0], quote(pair[1]))
+		}
+	}
+	if con.json {
+		return con.encode(object)
+	}
+	return nil
+}
+
+// DevLoginCmd is `brevet dev login`.
+type DevLoginCmd struct {
+	DevState
+	Person string `arg:"" help:"Person to log in as: alice, bob, carol or dave."`
+}
+
+// Run uses the same device flow as `brevet login`, and approves the login on the provider's page by itself. That only works
+// with the provider of a dev stack, where anybody can log in as anybody.
+func (c *DevLoginCmd) Run(ctx context.Context, con *console) error {
+	env, err := c.workload(ctx, "research")
+	if err != nil {
+		return err
+	}
+	flow := LoginCmd{Issuer: env.Get("BREVET_OIDC_ISSUER"), ClientID: env.Get("BREVET_OIDC_CLIENT_ID")}
+	return flow.logIn(ctx, con, func(ctx context.Context, d *oauth2.DeviceAuthResponse) error {
+		return devstack.AgreeToDevice(ctx, d.VerificationURI, d.UserCode, c.Person)
+	})
 }

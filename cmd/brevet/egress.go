@@ -2,19 +2,22 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/egress"
-	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/internal/private"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -76,19 +79,33 @@ func (c *EgressServeCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	config := egress.SandboxConfig{Task: c.Task, Reason: c.Reason, Scopes: scopes}
-	own, done, err := c.sandbox(ctx, gateway, config)
+	broker, disconnect, err := c.open(ctx)
 	if err != nil {
 		closeGateway(ctx, gateway)
 		return err
 	}
-	defer done()
-	tasks, serving := errgroup.WithContext(ctx)
-	if err := c.open(serving, tasks, gateway, own); err != nil {
+	defer disconnect()
+	defer closeGateway(ctx, gateway) // before disconnect, because it releases its credentials over that connection
+	config := egress.SandboxConfig{Task: c.Task, Reason: c.Reason, Scopes: scopes, Broker: broker}
+	own, err := c.sandbox(ctx, gateway, config)
+	if err != nil {
 		return err
 	}
+	tasks, serving := errgroup.WithContext(ctx)
+	local, err := gateway.Listen(serving, c.Listen, c.Dir)
+	if err != nil {
+		return err
+	}
+	tasks.Go(func() error { return local.Serve(serving, own) })
+	if c.Socket != "" {
+		socket, err := private.Listen(c.Socket)
+		if err != nil {
+			return fmt.Errorf("--socket: %w", err)
+		}
+		tasks.Go(func() error { return gateway.Serve(serving, socket, egress.Alone(own)) })
+	}
 	if c.MTLS != "" {
-		tasks.Go(func() error { return c.serveProven(serving, gateway, config) })
+		tasks.Go(func() error { return c.serveWorkloads(serving, gateway, config) })
 	}
 	con.say("serving; brevet egress env --dir " + quote(c.Dir) + " prints the environment variables")
 	return ended(ctx, tasks.Wait())
@@ -101,63 +118,30 @@ func closeGateway(ctx context.Context, gateway *egress.Gateway) {
 	gateway.Close(ctx)
 }
 
-// open starts the listeners for the gateway's own sandbox.
-func (c *EgressServeCmd) open(ctx context.Context, tasks *errgroup.Group, gateway *egress.Gateway, own *egress.Sandbox) error {
-	proxy, err := openEndpoint(ctx, c.Listen)
+// serveWorkloads serves sandboxes by their SVIDs, if the Workload API also gives these to the gateway.
+func (c *EgressServeCmd) serveWorkloads(ctx context.Context, gateway *egress.Gateway, cfg egress.SandboxConfig) error {
+	identity := client.NewIdentity(c.SVID)
+	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(insistent(c.WorkloadAPI)...), workloadapi.WithDefaultX509SVIDPicker(identity.Pick))
 	if err != nil {
-		return err
+		return c.noSVID(err)
 	}
-	database, err := proxy.describe(c.Dir, gateway.CA())
+	defer func() { _ = source.Close() }()
+	if err := identity.Err(); err != nil { // the sandboxes' identities come too, and none of them is the gateway's
+		return withOption(err, "--svid or BREVET_SVID")
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.MTLS)
 	if err != nil {
-		return errors.Join(err, proxy.Close())
+		return fmt.Errorf("listening on %s: %w", c.MTLS, err)
 	}
-	tasks.Go(func() error { return gateway.Serve(ctx, proxy, egress.WithPassword(own, proxy.password)) })
-	tasks.Go(func() error { return gateway.ServePostgres(ctx, database, own) })
-	if c.Socket == "" {
-		return nil
-	}
-	socket, err := listenPrivately(c.Socket)
-	if err != nil {
-		return fmt.Errorf("--socket: %w", err)
-	}
-	tasks.Go(func() error { return gateway.Serve(ctx, socket, egress.Alone(own)) })
-	return nil
-}
-
-// endpoint is a loopback listener with a password.
-type endpoint struct {
-	net.Listener
-	password secret.Text
-}
-
-func openEndpoint(ctx context.Context, address string) (*endpoint, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("listening on %s: %w", address, err)
-	}
-	return &endpoint{listener, secret.New(rand.Text())}, nil
-}
-
-// The files of a gateway's folder.
-const (
-	egressCA       = "ca.pem"
-	egressAddress  = "address"
-	egressPassword = "password"
-	egressDatabase = ".s.PGSQL.5432" // where libpq looks for it
-)
-
-// describe writes the files with which programs find the gateway, and opens the PostgreSQL socket beside them. The password
-// gives access to nothing else, and ends with the gateway.
-func (d *endpoint) describe(dir string, ca []byte) (database net.Listener, err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("creating the gateway's folder: %w", err)
-	}
-	for name, text := range map[string]string{egressCA: string(ca), egressAddress: d.Addr().String(), egressPassword: d.password.Reveal()} {
-		if err := replaceFile(filepath.Join(dir, name), text); err != nil {
-			return nil, fmt.Errorf("writing the gateway's files: %w", err)
-		}
-	}
-	return listenPrivately(filepath.Join(dir, egressDatabase))
+	secured := tlsconfig.MTLSServerConfig(source, source, tlsconfig.AuthorizeAny())
+	// The certificate of a client that resumes a session would not be verified.
+	secured.SessionTicketsDisabled, secured.MinVersion = true, tls.VersionTLS12
+	workloads := gateway.NewWorkloads(cfg, func(svids x509svid.Source) (*client.Client, error) { return c.clientAs(svids, source) })
+	defer workloads.Close()
+	watched := make(chan error, 1)
+	go func() { watched <- workloadapi.WatchX509Context(ctx, workloads, insistent(c.WorkloadAPI)...) }()
+	err = gateway.Serve(ctx, tls.NewListener(listener, secured), egress.Proven(source, time.Now, workloads.Lookup))
+	return errors.Join(err, ended(ctx, <-watched))
 }
 
 // gateway returns a gateway that may call what the flags allow. It first protects the memory of this process, because the
@@ -173,63 +157,74 @@ func (f OutFlags) gateway(log *slog.Logger) (*egress.Gateway, error) {
 	return egress.New(egress.Config{Roots: reach.Roots, AllowPrivate: reach.AllowPrivate, CallsPerSecond: f.CallsPerSecond, Log: log, Now: time.Now})
 }
 
-// sandbox registers with the gateway the sandbox as which this process runs. The returned function closes the gateway
-// before the connection to the broker, because the gateway releases its credentials over that connection.
-func (f CallerFlags) sandbox(ctx context.Context, gateway *egress.Gateway, cfg egress.SandboxConfig) (*egress.Sandbox, func(), error) {
-	broker, disconnect, err := f.open(ctx)
+// sandbox registers with the gateway the sandbox as which this process runs.
+func (f CallerFlags) sandbox(ctx context.Context, gateway *egress.Gateway, cfg egress.SandboxConfig) (*egress.Sandbox, error) {
+	me, err := cfg.Broker.WhoAmI(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, fmt.Errorf("reading the caller's identity from the broker: %w", f.hint(err))
 	}
-	cfg.Broker = broker
-	if cfg.ID, err = f.self(ctx, broker); err == nil {
-		var own *egress.Sandbox
-		if own, err = gateway.Sandbox(cfg); err == nil {
-			return own, func() { closeGateway(ctx, gateway); disconnect() }, nil
+	cfg.ID = me.ID
+	return gateway.Sandbox(cfg)
+}
+
+// scopesInOrder returns each scope with the parameters that follow it, or nil if no scope is named, which allows all.
+func scopesInOrder(names, params inOrder) (scopes map[string]map[string]any, err error) {
+	given, last := map[string][]string{}, ""
+	for _, word := range sorted(names, params) {
+		switch {
+		case word.flag == "scope":
+			last = word.text
+			given[last] = append([]string{}, given[last]...) // perhaps without any
+		case last == "":
+			return nil, errors.New("--param must follow its --scope")
+		default:
+			given[last] = append(given[last], word.text)
 		}
 	}
-	disconnect()
-	return nil, nil, err
-}
-
-// self returns the caller's identity according to the broker.
-func (f CallerFlags) self(ctx context.Context, broker *client.Client) (string, error) {
-	me, err := broker.WhoAmI(ctx)
-	if err != nil {
-		return "", fmt.Errorf("reading the caller's identity from the broker: %w", f.hint(err))
+	if len(given) > 0 {
+		scopes = map[string]map[string]any{}
 	}
-	return me.ID, nil
-}
-
-// scopesInOrder returns each scope with the parameters that follow it, or nil if no scope is named.
-func scopesInOrder(names, params inOrder) (map[string]map[string]any, error) {
-	if len(names) == 0 && len(params) == 0 {
-		return nil, nil //nolint:nilnil // all of them
-	}
-	given := map[string][]string{}
-	for i, name := range names {
-		given[name.text] = append(given[name.text], between(name, names[i+1:], params)...)
-	}
-	if len(names) == 0 || params != nil && params[0].after > names[0].after {
-		return nil, errors.New("--param must follow its --scope")
-	}
-	scopes := make(map[string]map[string]any, len(given))
 	for name, texts := range given {
-		parsed, err := parseParams(texts)
-		if err != nil {
+		if scopes[name], err = parseParams(texts); err != nil {
 			return nil, err
 		}
-		scopes[name] = parsed
 	}
 	return scopes, nil
 }
 
-// between returns the parameters after a scope and before the next one.
-func between(name placed, next, params inOrder) []string {
-	var texts []string
-	for _, p := range params {
-		if p.after < name.after && (len(next) == 0 || p.after > next[0].after) {
-			texts = append(texts, p.text)
-		}
+// EgressEnvCmd is `brevet egress env`.
+type EgressEnvCmd struct {
+	Dir string `help:"The gateway's folder." default:".brevet-egress" type:"path"`
+}
+
+// Run prints lines for a shell, or one JSON object, for a gateway that responds.
+func (c *EgressEnvCmd) Run(ctx context.Context, con *console) error {
+	start := "brevet egress --task TASK --dir " + quote(c.Dir)
+	endpoint, err := egress.ReadEndpoint(c.Dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("no gateway was started with the folder %s: start one with %s, or set --dir to the folder of a running gateway",
+			c.Dir, start)
+	case errors.Is(err, egress.ErrNoAddress):
+		return fmt.Errorf("%w: restart the gateway with %s", err, start)
+	case err != nil:
+		return err
 	}
-	return texts
+	switch err := endpoint.Check(ctx); {
+	case errors.Is(err, egress.ErrNoGateway):
+		return fmt.Errorf("%s: %w; the gateway of this folder has stopped or hangs: restart it with %s", endpoint.Address, err, start)
+	case errors.Is(err, egress.ErrOtherGateway):
+		return fmt.Errorf(
+			"%s: %w; the gateway of this folder has stopped, and another program or gateway uses its port: restart it with %s and a free port in --listen",
+			endpoint.Address, err, start,
+		)
+	case err != nil:
+		return err
+	}
+	var all [][2]string
+	for _, pair := range endpoint.Environ() {
+		name, value, _ := strings.Cut(pair, "=")
+		all = append(all, [2]string{name, value})
+	}
+	return printVariables(con, all)
 }

@@ -1,16 +1,26 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/egress"
+	"github.com/brevet-dev/brevet/internal/execenv"
+	"github.com/brevet-dev/brevet/internal/private"
 	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
@@ -32,12 +42,10 @@ type ExecCmd struct {
 	Program []string `arg:"" help:"The program and its arguments, after --." passthrough:""`
 }
 
-// The exit codes that a shell uses for programs that cannot be started, and the number that it adds to the signal that
-// ended a program.
+// The exit codes that a shell uses for programs that cannot be started.
 const (
 	exitNotExecutable = 126
 	exitNotFound      = 127
-	exitSignal        = 128
 )
 
 // passedOn are the signals that brevet forwards to the program.
@@ -68,36 +76,77 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 	waiting, stop := signal.NotifyContext(ctx, passedOn...)
 	defer stop()
 
-	folder, err := newPrivateFolder()
+	folder, err := private.NewFolder(time.Now())
 	if err != nil {
 		return err
 	}
-	defer func() { folder.remove() }()
-	parts, err := c.parts(folder)
+	defer folder.Remove()
+	credentials, scopes, err := c.credentials(folder)
 	if err != nil {
 		return err
+	}
+	environ := os.Environ()
+	if c.Egress {
+		environ = execenv.WithoutIdentity(environ)
 	}
 	broker, done, err := c.open(waiting)
 	if err != nil {
 		return err
 	}
 	defer done()
-	run := c.newRun(con, broker, parts)
-	defer run.end(context.WithoutCancel(ctx))
-	if err := run.obtain(waiting); err != nil {
-		return explain(con, c.hint(err), run.task)
+	env := &execenv.Environment{Broker: broker, Task: c.Task, Used: c.Egress, Credentials: credentials}
+	if env.Task == "" {
+		env.Task, env.MadeUp = newTask("exec"), true
 	}
-	out, closeOut, err := c.wayOut(ctx, run, folder, parts)
-	if err != nil {
-		return explain(con, err, run.task)
+	defer func() {
+		if err := env.End(context.WithoutCancel(ctx)); err != nil {
+			fmt.Fprintf(con.err, "brevet: some credentials could not be revoked and will expire: %s\n", safetext.Text(err.Error()))
+		}
+	}()
+	for _, credential := range credentials {
+		credential.Ask.Task, credential.Ask.Reason = env.Task, c.Reason
+		news := newNews(con, credential.Ask.Scope)
+		err := env.Obtain(waiting, credential, news.say, news.waits)
+		news.settle()
+		if err != nil {
+			return explain(con, c.hint(err), env.Task)
+		}
 	}
-	defer closeOut()
+	if waiting.Err() != nil {
+		return waiting.Err()
+	}
+	environ = append(environ, "BREVET_TASK="+env.Task, "BREVET_DIR="+folder.Path)
+	environ = append(environ, env.Variables()...)
+	if c.Egress { // a gateway for the program alone
+		gateway, err := c.gateway(slog.New(slog.DiscardHandler))
+		if err != nil {
+			return err
+		}
+		defer closeGateway(ctx, gateway)
+		own, err := c.sandbox(ctx, gateway, egress.SandboxConfig{Task: env.Task, Reason: c.Reason, Broker: broker, Scopes: scopes})
+		if err != nil {
+			return explain(con, err, env.Task)
+		}
+		local, err := gateway.Listen(ctx, "127.0.0.1:0", folder.Path)
+		if err != nil {
+			return err
+		}
+		go func() { _ = local.Serve(context.WithoutCancel(ctx), own) }() // until it is closed
+		environ = append(environ, local.Environ()...)
+	}
 	program := exec.Command(path) //nolint:gosec,noctx // the user's own program, which ends when it wants to
-	program.Args = c.Program
+	program.Args, program.Env = c.Program, environ
 	program.Stdin, program.Stdout, program.Stderr = os.Stdin, os.Stdout, os.Stderr
-	program.Env = append(c.inherited(), "BREVET_TASK="+run.task, "BREVET_DIR="+folder.path)
-	program.Env = append(append(program.Env, run.environ()...), out...)
-	return runProgram(con, program, signals)
+	running, err := execenv.Start(program)
+	if err != nil {
+		fmt.Fprintf(con.err, "brevet: starting %s: %v\n", quote(path), err)
+		return exitError{err: err, code: exitNotExecutable}
+	}
+	code, err := running.Wait(signals)
+	if err == nil && code != 0 {
+		err = exitError{err: fmt.Errorf("the program exited with %d", code), code: code}
+	}
+	return err
 }
 
 // findProgram finds a program as a shell does, before any credential is requested.
@@ -113,75 +162,131 @@ func findProgram(name string) (string, error) {
 	}
 }
 
-// endWithin bounds the release of all credentials after the program has ended.
-const endWithin = 15 * time.Second
+// outliveReaders makes writes to a closed pipe fail. Otherwise SIGPIPE would end this process before its credentials.
+func outliveReaders() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
-// execution holds the credentials of one program.
-type execution struct {
-	con    *console
-	broker *client.Client
-	task   string
-	madeUp bool // the task was generated for this execution
-	used   bool // the task may have credentials
-	parts  []*part
+// newTask generates the name of a task. It begins with the command that generated it, to inform readers of the record.
+func newTask(by string) string { return by + "-" + strings.ToLower(rand.Text()) }
+
+// inOrder is a repeatable flag. Its position among other flags says what it applies to.
+type inOrder []placed
+
+// placed is one value of a flag, and the number of words after it on the command line.
+type placed struct {
+	after      int
+	flag, text string
 }
 
-func (c *ExecCmd) newRun(con *console, broker *client.Client, parts []*part) *execution {
-	x := &execution{con: con, broker: broker, task: c.Task, used: c.Egress}
-	for _, p := range parts {
-		if len(p.places) > 0 {
-			x.parts = append(x.parts, p)
-		}
-	}
-	if x.task == "" {
-		x.task, x.madeUp = newTask("exec"), true
-	}
-	for _, p := range x.parts {
-		p.ask.Task, p.ask.Reason = x.task, c.Reason
-	}
-	return x
+// Decode reads one value.
+func (f *inOrder) Decode(ctx *kong.DecodeContext) error {
+	value := placed{after: ctx.Scan.Len(), flag: ctx.Value.Name}
+	err := ctx.Scan.PopValueInto("value", &value.text)
+	*f = append(*f, value)
+	return err
 }
 
-// obtain gets each credential and delivers it to its places.
-func (x *execution) obtain(ctx context.Context) error {
-	for _, p := range x.parts {
-		err := p.obtain(ctx, x.con, x.broker)
-		// A refused request issued nothing. A call without a response may have issued a credential.
-		if problem := new(client.Problem); !errors.As(err, &problem) {
-			x.used = true
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return ctx.Err()
-}
-
-func (x *execution) environ() []string {
-	var all []string
-	for _, p := range x.parts {
-		for _, place := range p.places {
-			all = append(all, place.environ()...)
-		}
-	}
+// sorted returns the values of all flags in command-line order.
+func sorted(flags ...inOrder) inOrder {
+	all := slices.Concat(flags...)
+	slices.SortFunc(all, func(a, b placed) int { return cmp.Compare(b.after, a.after) })
 	return all
 }
 
-// end releases all credentials. It says so if some could not be released; these expire.
-func (x *execution) end(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, endWithin)
-	defer cancel()
-	var errs []error
-	for _, p := range x.parts {
-		p.remove()
-		errs = append(errs, p.release(ctx, x.broker))
+// credentials reads the flags in command-line order. It returns the credentials that the program gets, and the parameters of the
+// scopes for the gateway. If it returns no scopes, the gateway may use all.
+func (c *ExecCmd) credentials(folder *private.Folder) ([]*execenv.Credential, map[string]map[string]any, error) {
+	signer, err := c.signer()
+	if err != nil {
+		return nil, nil, err
 	}
-	if x.madeUp && x.used {
-		// This also ends credentials that were issued but never arrived.
-		_, err := x.broker.EndTask(ctx, x.task, client.TaskEnd{Reason: "the program has ended"})
-		errs = append(errs, err)
+	var all, delivered []*execenv.Credential
+	var scopes map[string]map[string]any
+	params := map[*execenv.Credential][]string{}
+	for _, w := range sorted(c.Scope, c.Param, c.TTL, c.Env, c.File, c.Socket, c.For) {
+		if w.flag == "scope" {
+			all = append(all, &execenv.Credential{Ask: client.Ask{Scope: w.text, Signer: signer}})
+			continue
+		}
+		if len(all) == 0 {
+			return nil, nil, fmt.Errorf("--%s %s must follow its --scope", w.flag, w.text)
+		}
+		last := all[len(all)-1]
+		switch w.flag {
+		case "param":
+			params[last] = append(params[last], w.text)
+		case "ttl":
+			last.Ask.TTL, err = time.ParseDuration(w.text)
+		default:
+			err = last.Deliver(w.flag, w.text, folder, os.Getenv("KUBECONFIG"))
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("--%s: %w", w.flag, err)
+		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		fmt.Fprintf(x.con.err, "brevet: some credentials could not be revoked and will expire: %s\n", safetext.Text(err.Error()))
+	for _, one := range all {
+		if one.Ask.Params, err = parseParams(params[one]); err != nil {
+			return nil, nil, err
+		}
+		switch err := one.Check(); {
+		case err != nil:
+			return nil, nil, fmt.Errorf("--scope %s: %w", one.Ask.Scope, err)
+		case one.Delivered():
+			delivered = append(delivered, one)
+		case !c.Egress:
+			return nil, nil, fmt.Errorf("--scope %s: requires --env, --file, --socket or --for", one.Ask.Scope)
+		case scopes == nil:
+			scopes = map[string]map[string]any{one.Ask.Scope: one.Ask.Params}
+		default:
+			scopes[one.Ask.Scope] = one.Ask.Params
+		}
+	}
+	return delivered, scopes, nil
+}
+
+// news reports the state of one credential on standard error. Before the program runs, it may show a line that changes.
+// Afterwards the terminal belongs to the program, and each message is a separate line.
+type news struct {
+	con   *console
+	scope string
+
+	mu      sync.Mutex
+	stop    func() // ends the line that changes
+	settled bool
+}
+
+func newNews(con *console, scope string) *news {
+	return &news{con: &console{out: con.err, err: con.err}, scope: safetext.Text(scope)}
+}
+
+func (n *news) say(text string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.clear()
+	fmt.Fprintf(n.con.err, "brevet: %s %s\n", n.scope, safetext.Text(text))
+}
+
+// waits says who must approve the request.
+func (n *news) waits(p client.Pending) {
+	n.say(fmt.Sprintf("is pending approval: %d of %s%s, until %s; request %s",
+		p.Quorum, p.Group, standIn(p.BreakGlass), p.Expires.Local().Format(time.TimeOnly), p.ID))
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.settled && colourful(n.con.err) {
+		n.stop = showWaiting(n.con, "waiting for "+safetext.Text(p.Group), p.Expires)
+	}
+}
+
+// settle removes the changing line, and leaves the terminal to the program.
+func (n *news) settle() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.clear()
+	n.settled = true
+}
+
+func (n *news) clear() {
+	if n.stop != nil {
+		n.stop()
+		n.stop = nil
 	}
 }

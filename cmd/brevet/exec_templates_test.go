@@ -20,7 +20,7 @@ import (
 	"strings"
 	"testing"
 
-	"go.yaml.in/yaml/v4"
+	"github.com/brevet-dev/brevet/internal/execenv"
 	"golang.org/x/crypto/ssh"
 )
 
@@ -174,8 +174,8 @@ func (s *session) kubeCredential(t *testing.T) {
 	}
 	certificate := plugin(`{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":false}}`, "--scope", "brief.client.read")
 	certificate.want(t, 0)
-	var said execCredential
-	if err := json.Unmarshal([]byte(certificate.out), &said); err != nil || said.APIVersion != kubeVersions[0] || said.Kind != "ExecCredential" {
+	var said execenv.ExecCredential
+	if err := json.Unmarshal([]byte(certificate.out), &said); err != nil || said.APIVersion != execenv.KubeVersions[0] || said.Kind != "ExecCredential" {
 		t.Fatalf("got %q, %v", certificate.out, err)
 	}
 	if _, err := tls.X509KeyPair([]byte(said.Status.ClientCertificateData), []byte(said.Status.ClientKeyData)); err != nil || said.Status.Token != "" {
@@ -236,7 +236,14 @@ func sshHost(t *testing.T, vault string) (port string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = listener.Close() })
-	go answerEach(listener, func(conn net.Conn) { serveSSH(conn, cfg) })
+	go func() {
+		for conn, err := listener.Accept(); err == nil; conn, err = listener.Accept() {
+			go func() {
+				defer func() { _ = conn.Close() }()
+				serveSSH(conn, cfg)
+			}()
+		}
+	}()
 	_, port, err = net.SplitHostPort(listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -268,31 +275,5 @@ func serveSSH(conn net.Conn, cfg *ssh.ServerConfig) {
 			_, _ = channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Code uint32 }{}))
 			_ = channel.Close()
 		}
-	}
-}
-
-// TestKubeconfigIsYAML checks that the configuration for kubectl is valid YAML whatever the name of the folder.
-func TestKubeconfigIsYAML(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), `a: "b" #c`)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	to, err := newKubeconfig(filepath.Join(dir, "token"), filepath.Join(dir, "config"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "config"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var parsed struct {
-		Users []struct {
-			User struct {
-				TokenFile string `yaml:"tokenFile"`
-			}
-		}
-	}
-	if err := yaml.Unmarshal(text, &parsed); err != nil || len(parsed.Users) != 1 || parsed.Users[0].User.TokenFile != dir+"/token" {
-		t.Errorf("got %s (%v), want the path of the token in it; the program is told %v", text, err, to.environ())
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -13,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/devstack/local"
 	"github.com/brevet-dev/brevet/internal/testkit"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 )
 
@@ -390,8 +391,8 @@ func (d *deployment) bearer(t *testing.T, svid string) int {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+svid)
-	transport := &http.Transport{TLSClientConfig: tlsconfig.TLSClientConfig(d.issuer.Bundle(),
-		tlsconfig.AuthorizeID(spiffeid.RequireFromString("spiffe://"+localDomain+localWorkloads["brevet"])))}
+	transport := &http.Transport{TLSClientConfig: tlsconfig.TLSClientConfig(d.Issuer.Bundle(),
+		tlsconfig.AuthorizeID(local.ID("brevet")))}
 	defer transport.CloseIdleConnections()
 	resp, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Do(req)
 	if err != nil {
@@ -399,4 +400,13 @@ func (d *deployment) bearer(t *testing.T, svid string) int {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	return resp.StatusCode
+}
+
+func reachable(ctx context.Context, address string) bool {
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack/local"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.yaml.in/yaml/v4"
 )
@@ -119,7 +119,7 @@ func federate(t *testing.T) *federation {
 	t.Helper()
 	f := &federation{plan: newPlan(t), t: t, sockets: shortDir(t), partner: newIssuer(t, "partner.example")}
 	f.vendor, f.shop = publish(t, "vendor.example"), publish(t, "shop.example")
-	f.issuer = newIssuer(t, localDomain)
+	f.issuer = newIssuer(t, local.Domain)
 	f.issuer.Federate(f.partner.Bundle())
 	f.serveAgent(t)
 	t.Cleanup(func() { _ = f.agent.Close() })
@@ -163,12 +163,12 @@ func (f *federation) configure(t *testing.T) {
 	f.catalogue(t)
 	_, shopPort, _ := net.SplitHostPort(f.shop.Addr().String())
 	address, metrics := free(t), free(t)
-	admins := []WorkloadRoleConfig{{ID: "spiffe://" + localDomain + "/ops/admin"}}
+	admins := []WorkloadRoleConfig{{ID: "spiffe://" + local.Domain + "/ops/admin"}}
 	f.cfg = Config{
 		Listen: address, Issuer: "https://" + address, MetricsListen: metrics,
 		TLS: TLSConfig{WorkloadAPI: f.socket},
 		TrustDomains: []TrustDomainConfig{
-			{Name: localDomain, WorkloadAPI: f.socket, Admins: admins},
+			{Name: local.Domain, WorkloadAPI: f.socket, Admins: admins},
 			{Name: f.partner.TrustDomain().Name(), WorkloadAPI: f.socket, Admins: admins},
 			{Name: f.vendor.TrustDomain().Name(), BundleEndpoint: &BundleEndpointConfig{
 				URL: "https://" + f.vendor.Addr().String(), Profile: "https_spiffe", SPIFFEID: "spiffe://vendor.example/bundles", TrustFile: "vendor.json",
@@ -177,7 +177,7 @@ func (f *federation) configure(t *testing.T) {
 				URL: "https://localhost:" + shopPort, Profile: "https_web", TrustFile: "ca.pem",
 			}},
 		},
-		ResourceServers: []ResourceServerConfig{{ID: "spiffe://" + localDomain + "/gateway", Audiences: []string{"https://gateway.acme.example"}}},
+		ResourceServers: []ResourceServerConfig{{ID: "spiffe://" + local.Domain + "/gateway", Audiences: []string{"https://gateway.acme.example"}}},
 		Catalogue:       "catalog",
 		Postgres:        PostgresConfig{URLFile: "broker-url"},
 		Vault: VaultConfig{
@@ -207,13 +207,15 @@ func (f *federation) catalogue(t *testing.T) {
 	f.write(t, "catalog/policies.cedar", `@id("agents-read") permit (principal, action == Action::"probe.read", resource);`)
 }
 
+// free returns a free address.
 func free(t *testing.T) string {
 	t.Helper()
-	address, err := freeAddress(context.WithoutCancel(t.Context()), "")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return address
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
 }
 
 // unbroken requires that no call of the steady agents has failed.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack/local"
 	"github.com/brevet-dev/brevet/internal/egress"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
@@ -28,7 +29,7 @@ type agentWith struct {
 
 func newAgent(t *testing.T, given ...devstack.WorkloadIdentity) *agentWith {
 	t.Helper()
-	a := &agentWith{issuer: newIssuer(t, localDomain)}
+	a := &agentWith{issuer: newIssuer(t, local.Domain)}
 	a.given.Store(&given)
 	socket := filepath.Join(shortDir(t), "agent.sock")
 	endpoint, err := a.issuer.ServeIdentities(socket, func() []devstack.WorkloadIdentity { return *a.given.Load() })
@@ -46,7 +47,7 @@ func (a *agentWith) gives(given ...devstack.WorkloadIdentity) {
 }
 
 func identity(path, hint string) devstack.WorkloadIdentity {
-	return devstack.WorkloadIdentity{ID: spiffeid.RequireFromString("spiffe://" + localDomain + path), Hint: hint}
+	return devstack.WorkloadIdentity{ID: spiffeid.RequireFromString("spiffe://" + local.Domain + path), Hint: hint}
 }
 
 func servedID(t *testing.T, c *servedCertificate) string {
@@ -100,12 +101,12 @@ func TestBrokerChoosesAmongSVIDs(t *testing.T) {
 		t.Cleanup(s.close)
 		return s.openCertificate(t.Context(), TLSConfig{WorkloadAPI: agent.address, SVID: choice})
 	}
-	if _, err := open(""); err == nil || !strings.Contains(err.Error(), "spiffe://"+localDomain+"/other (hint internal), spiffe://"+localDomain+"/brevet (hint external)") ||
+	if _, err := open(""); err == nil || !strings.Contains(err.Error(), "spiffe://"+local.Domain+"/other (hint internal), spiffe://"+local.Domain+"/brevet (hint external)") ||
 		!strings.Contains(err.Error(), "tls.svid") {
 		t.Errorf("got %v, want both, and the key that chooses", err)
 	}
-	for _, choice := range []string{"external", "spiffe://" + localDomain + "/brevet"} {
-		if c, err := open(choice); err != nil || servedID(t, c) != "spiffe://"+localDomain+"/brevet" {
+	for _, choice := range []string{"external", "spiffe://" + local.Domain + "/brevet"} {
+		if c, err := open(choice); err != nil || servedID(t, c) != "spiffe://"+local.Domain+"/brevet" {
 			t.Errorf("%s: got %v", choice, err)
 		}
 	}
@@ -160,7 +161,7 @@ func TestCallerIsToldWhatTheAgentSays(t *testing.T) {
 		t.Errorf("it took %s to say so", took)
 	}
 	two := newAgent(t, identity("/a", "first"), identity("/b", "second"))
-	brevet(t, nil, append(request, "--workload-api", two.address)...).want(t, 1, "spiffe://"+localDomain+"/a (hint first), spiffe://"+localDomain+"/b (hint second)", "--svid or BREVET_SVID")
+	brevet(t, nil, append(request, "--workload-api", two.address)...).want(t, 1, "spiffe://"+local.Domain+"/a (hint first), spiffe://"+local.Domain+"/b (hint second)", "--svid or BREVET_SVID")
 	brevet(t, nil, append(request, "--workload-api", two.address, "--svid", "third")...).want(t, 1, "does not give third")
 	// With a choice, the command gets as far as calling the broker, which does not exist.
 	brevet(t, nil, append(request, "--workload-api", two.address, "--svid", "second")...).want(t, 1, "connection refused")
@@ -202,6 +203,7 @@ func TestCAFileIsUsedForABrokerOfTheWeb(t *testing.T) {
 	agent := newAgent(t, identity("/a", ""))
 	request := []string{"request", "github.issues.read", "repo=acme/api", "--task", "t", "--workload-api", agent.address, "--server", "https://" + host.name}
 	brevet(t, nil, request...).want(t, 1, "certificate signed by unknown authority")
+	brevet(t, nil, append(request, "--jwt", "--ca-file", empty)...).want(t, 1, "has no PEM certificate")
 	// With the roots the connection succeeds, but the server is not a broker.
 	brevet(t, nil, append(request, "--ca-file", host.ca)...).want(t, 1, "response is not a Brevet response")
 }
@@ -213,7 +215,7 @@ func TestGatewayServesAsItself(t *testing.T) {
 	own, sandbox := identity("/gateway", ""), identity("/sandbox", "")
 	agent := newAgent(t, sandbox, own)
 	command := func(svid string) *EgressServeCmd {
-		flags := CallerFlags{Server: "https://localhost:1", ServerID: "spiffe://" + localDomain + "/brevet", WorkloadAPI: agent.address, SVID: svid}
+		flags := CallerFlags{Server: "https://localhost:1", ServerID: "spiffe://" + local.Domain + "/brevet", WorkloadAPI: agent.address, SVID: svid}
 		return &EgressServeCmd{CallerFlags: flags, MTLS: fmt.Sprintf("127.0.0.1:%d", freePort(t))}
 	}
 	gateway, err := egress.New(egress.Config{CallsPerSecond: 1, Log: slog.New(slog.DiscardHandler), Now: time.Now})
@@ -221,13 +223,13 @@ func TestGatewayServesAsItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { gateway.Close(context.WithoutCancel(t.Context())) })
-	if err := command("").serveProven(t.Context(), gateway, egress.SandboxConfig{Task: "t"}); err == nil || !strings.Contains(err.Error(), "several SVIDs") {
+	if err := command("").serveWorkloads(t.Context(), gateway, egress.SandboxConfig{Task: "t"}); err == nil || !strings.Contains(err.Error(), "several SVIDs") {
 		t.Errorf("got %v, want to be asked which one to serve as", err)
 	}
 	c := command(own.ID.String())
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- c.serveProven(ctx, gateway, egress.SandboxConfig{Task: "t"}) }()
+	go func() { ended <- c.serveWorkloads(ctx, gateway, egress.SandboxConfig{Task: "t"}) }()
 	svid, err := agent.issuer.X509SVID(sandbox.ID)
 	if err != nil {
 		t.Fatal(err)

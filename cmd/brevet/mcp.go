@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/execenv"
+	"github.com/brevet-dev/brevet/internal/private"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -59,11 +61,11 @@ func (c *McpCmd) Run(ctx context.Context, con *console) error {
 // folder returns the folder for credentials, and a function that removes it.
 func (c *McpCmd) folder() (string, func(), error) {
 	if c.Dir == "" {
-		folder, err := newPrivateFolder()
+		folder, err := private.NewFolder(time.Now())
 		if err != nil {
 			return "", nil, err
 		}
-		return folder.path, folder.remove, nil
+		return folder.Path, folder.Remove, nil
 	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return "", nil, err
@@ -72,7 +74,7 @@ func (c *McpCmd) folder() (string, func(), error) {
 	if err != nil {
 		return "", nil, err
 	}
-	if info.Mode().Perm()&0o077 != 0 || !ours(info) {
+	if info.Mode().Perm()&0o077 != 0 || !private.Ours(info) {
 		return "", nil, fmt.Errorf("--dir: other users can read %s: use a folder of your own with mode 0700", c.Dir)
 	}
 	return c.Dir, func() {}, nil
@@ -134,7 +136,7 @@ func (d *mcpDesk) forget(which func(id string, l landing) bool) []string {
 
 // close releases the remaining credentials. It ends the task if the task was generated for this server.
 func (d *mcpDesk) close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, endWithin)
+	ctx, cancel := context.WithTimeout(ctx, execenv.EndWithin)
 	defer cancel()
 	d.mu.Lock()
 	d.closed = true

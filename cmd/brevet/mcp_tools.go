@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/execenv"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -111,7 +112,7 @@ func (d *mcpDesk) request(ctx context.Context, _ *mcp.CallToolRequest, in mcpReq
 	if len(d.scopes) > 0 && !slices.Contains(d.scopes, in.Scope) {
 		return mcpFailure(fmt.Errorf("%w: unknown scope: call list_scopes", client.ErrInvalid))
 	}
-	if in.TTL < 0 || in.TTL > int64(longestAsk/time.Second) {
+	if in.TTL < 0 || in.TTL > int64(execenv.LongestTTL/time.Second) {
 		return mcpFailure(fmt.Errorf("%w: ttl is in seconds, at most one year", client.ErrInvalid))
 	}
 	setDefault(&in.Task, d.task)

@@ -30,10 +30,7 @@ func peer(line ...string) []string {
 func TestMemoryOfServers(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
-	metrics, err := freeAddress(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := free(t)
 	config := d.configure(t, func(cfg *Config) {
 		cfg.Listen, cfg.MetricsListen, cfg.Console, cfg.Hosts = "127.0.0.1:0", metrics, nil, append(cfg.Hosts, "localhost")
 	})
@@ -108,7 +105,7 @@ func (d *deployment) dumps(t *testing.T, broker *process, at string) {
 	t.Helper()
 	secrets := map[string]string{}
 	for name, path := range map[string]string{"database URL": "database-url", "secret id": "approle/secret_id"} {
-		text, err := readSecretFile(d.path(path))
+		text, err := readSecretFile(d.Path(path))
 		if err != nil {
 			t.Fatal(err)
 		}

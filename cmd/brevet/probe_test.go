@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack/local"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
@@ -172,7 +173,7 @@ type fake struct {
 
 func newFake(t *testing.T, cfg *tls.Config, handler http.Handler) *fake {
 	t.Helper()
-	issuer, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: spiffeid.RequireTrustDomainFromString(localDomain)})
+	issuer, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: spiffeid.RequireTrustDomainFromString(local.Domain)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +182,7 @@ func newFake(t *testing.T, cfg *tls.Config, handler http.Handler) *fake {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = endpoint.Close() })
-	svid, err := issuer.X509SVID(spiffeid.RequireFromString("spiffe://" + localDomain + "/brevet"))
+	svid, err := issuer.X509SVID(spiffeid.RequireFromString("spiffe://" + local.Domain + "/brevet"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +192,7 @@ func newFake(t *testing.T, cfg *tls.Config, handler http.Handler) *fake {
 		t.Fatal(err)
 	}
 	f := &fake{url: "https://" + listener.Addr().String()}
-	f.env = []string{"--server", f.url, "--server-id", "spiffe://" + localDomain + "/brevet", "--workload-api", endpoint.Addr()}
+	f.env = []string{"--server", f.url, "--server-id", "spiffe://" + local.Domain + "/brevet", "--workload-api", endpoint.Addr()}
 	srv := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
 	ended := make(chan struct{})
 	go func() {

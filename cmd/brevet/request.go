@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +16,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 )
@@ -33,6 +37,52 @@ type RequestCmd struct {
 	Public string        `help:"File with a public key as OpenSSH writes it, for scopes that certify your own key." name:"public-key" type:"existingfile"`
 }
 
+// KeyFlags name the key to which tokens are bound.
+type KeyFlags struct {
+	DPoPKey string `help:"File with a private key (PEM, P-256) to bind the token to (DPoP, RFC 9449). The token works only with proofs by this key." name:"dpop-key" type:"path"`
+}
+
+// signer returns a DPoP signer for the key, or nil if no key is named.
+func (f KeyFlags) signer() (*dpop.Signer, error) {
+	if f.DPoPKey == "" {
+		return nil, nil
+	}
+	text, err := readSecretFile(f.DPoPKey)
+	if err != nil {
+		return nil, fmt.Errorf("--dpop-key: %w", err)
+	}
+	key, err := parsePrivateKey([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("--dpop-key: %s %w", f.DPoPKey, err)
+	}
+	signer, err := dpop.NewSigner(key, time.Now)
+	if err != nil {
+		return nil, fmt.Errorf("--dpop-key: %s holds an unsupported key type: use P-256", f.DPoPKey)
+	}
+	return signer, nil
+}
+
+// parsePrivateKey reads the first private key of a PEM file, in which OpenSSL writes the name of the curve before the key.
+func parsePrivateKey(text []byte) (crypto.Signer, error) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		var key any
+		var err error
+		switch block.Type {
+		case "PRIVATE KEY":
+			key, err = x509.ParsePKCS8PrivateKey(block.Bytes)
+		case "EC PRIVATE KEY":
+			key, err = x509.ParseECPrivateKey(block.Bytes)
+		default:
+			continue
+		}
+		if signer, ok := key.(crypto.Signer); ok && err == nil {
+			return signer, nil
+		}
+		return nil, errors.New("holds a private key that cannot be read") // the cause may quote the key
+	}
+	return nil, errors.New("holds no private key in PEM; create one with: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256")
+}
+
 // tokenFile is a file with an ID token. A program that keeps the token fresh may replace the file between two requests.
 type tokenFile string
 
@@ -51,8 +101,7 @@ func (f tokenFile) IDToken(context.Context) (string, error) {
 // maxKeyFile is the size of the largest key file that the broker accepts, in bytes.
 const maxKeyFile = 8 << 10
 
-// readKeyFile reads a public key or CSR. It refuses a private key, because a user who names one by mistake must not send
-// it.
+// readKeyFile reads a public key or CSR. It refuses a private key, which a user may name by mistake.
 func readKeyFile(path string) (string, error) {
 	if path == "" {
 		return "", nil
@@ -75,9 +124,7 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	ask := client.Ask{
-		Scope: c.Scope, Params: params, TTL: c.TTL, Task: c.Task, Reason: c.Reason, IdempotencyKey: c.Key,
-	}
+	ask := client.Ask{Scope: c.Scope, Params: params, TTL: c.TTL, Task: c.Task, Reason: c.Reason, IdempotencyKey: c.Key}
 	if ask.CSR, err = readKeyFile(c.CSR); err != nil {
 		return fmt.Errorf("--csr: %w", err)
 	}
@@ -95,12 +142,10 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	defer done()
-	answer, err := broker.Request(ctx, ask)
+	answer, err := c.request(ctx, con, broker, ask)
 	switch {
 	case err != nil:
 		return explain(con, c.hint(err), c.Task)
-	case answer.Pending != nil && c.Wait:
-		return c.wait(ctx, con, broker, ask, answer.Pending)
 	case answer.Pending != nil:
 		return printPending(con, answer.Pending)
 	default:
@@ -108,8 +153,13 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 	}
 }
 
-// wait shows who must approve the request, and redeems the approval.
-func (c *RequestCmd) wait(ctx context.Context, con *console, broker *client.Client, ask client.Ask, p *client.Pending) error {
+// request sends the request. With --wait, it shows who must approve the request, waits for that, and redeems the approval.
+func (c *RequestCmd) request(ctx context.Context, con *console, broker *client.Client, ask client.Ask) (client.Answer, error) {
+	answer, err := broker.Request(ctx, ask)
+	p := answer.Pending
+	if err != nil || p == nil || !c.Wait {
+		return answer, err
+	}
 	if !con.json {
 		sayPending(con, p)
 	}
@@ -118,20 +168,13 @@ func (c *RequestCmd) wait(ctx context.Context, con *console, broker *client.Clie
 	state, err := broker.Wait(waiting, p.ID)
 	cancel()
 	stop()
-	if err != nil && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
-		return explain(con, c.hint(err), c.Task)
+	switch {
+	case err != nil && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)):
+		return answer, err
+	case state.Status == openapi.StatusPending:
+		return answer, nil
 	}
-	if state.Status == openapi.StatusPending {
-		return printPending(con, p)
-	}
-	answer, err := broker.Redeem(ctx, p.ID, ask)
-	if err != nil {
-		return explain(con, c.hint(err), c.Task)
-	}
-	if answer.Token == nil {
-		return printPending(con, p)
-	}
-	return printToken(con, answer.Token)
+	return broker.Redeem(ctx, p.ID, ask)
 }
 
 // WithdrawCmd is `brevet withdraw`.
@@ -175,7 +218,7 @@ func printToken(con *console, token *client.Token) error {
 	if token.Static {
 		fmt.Fprintln(con.err, "This is a static secret: it stays valid after that time until its owner rotates it.")
 	}
-	if token.Type == typeDPoP {
+	if token.Type == "DPoP" {
 		fmt.Fprintln(con.err, "The token requires DPoP proofs with your key.")
 	}
 	if token.Kind == kindJWT {
@@ -187,9 +230,6 @@ func printToken(con *console, token *client.Token) error {
 
 // kindJWT is the only kind whose credential is a single word.
 const kindJWT = "jwt"
-
-// typeDPoP is the type of a token that is bound to a key by DPoP.
-const typeDPoP = "DPoP"
 
 // tokenDocument returns the response with the server's field names.
 func tokenDocument(token *client.Token) map[string]any {
@@ -203,50 +243,39 @@ func tokenDocument(token *client.Token) map[string]any {
 	} else {
 		document["credential"] = json.RawMessage(token.Secret.Reveal())
 	}
-	if token.Name != "" {
-		document["name"] = token.Name
-	}
-	if token.Static {
-		document["static"] = true
-	}
-	if token.BreakGlass {
-		document["break_glass"] = true
-	}
-	if token.OnBehalfOf != "" {
-		document["on_behalf_of"] = token.OnBehalfOf
+	for name, value := range map[string]any{
+		"name": token.Name, "static": token.Static, "break_glass": token.BreakGlass, "on_behalf_of": token.OnBehalfOf,
+	} {
+		if value != "" && value != false {
+			document[name] = value
+		}
 	}
 	return document
 }
 
-// printFields prints each field of a credential under its name. A value of one line follows the name. A longer value, such
-// as a certificate, starts on a new line.
+// printFields prints each field of a credential. A value of several lines, such as a certificate, starts on a new line.
 func printFields(con *console, token *client.Token) error {
 	for _, name := range token.Fields() {
 		value := strings.TrimRight(token.Field(name).Reveal(), "\n")
-		separator := "="
 		if strings.Contains(value, "\n") {
-			separator = "=\n"
+			value = "\n" + value
 		}
-		if _, err := fmt.Fprintf(con.out, "%s%s%s\n", safetext.Text(name), separator, value); err != nil {
+		if _, err := fmt.Fprintf(con.out, "%s=%s\n", safetext.Text(name), value); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func printPending(con *console, pending *client.Pending) error {
-	err := exitError{err: fmt.Errorf("request %s is pending approval", pending.ID), code: exitPending}
-	if con.json {
-		if encodeErr := con.encode(map[string]any{
-			"id": pending.ID, "status": openapi.StatusPending, "group": pending.Group, "quorum": pending.Quorum,
-			"expires_at": pending.Expires,
-		}); encodeErr != nil {
-			return encodeErr
-		}
+func printPending(con *console, p *client.Pending) error {
+	if !con.json {
+		sayPending(con, p)
+	} else if err := con.encode(map[string]any{
+		"id": p.ID, "status": openapi.StatusPending, "group": p.Group, "quorum": p.Quorum, "expires_at": p.Expires,
+	}); err != nil {
 		return err
 	}
-	sayPending(con, pending)
-	return err
+	return exitError{err: fmt.Errorf("request %s is pending approval", p.ID), code: exitPending}
 }
 
 // sayPending says who must approve a request.
@@ -287,13 +316,9 @@ func commandLine(ask openapi.NarrowestAsk, task string) string {
 	for _, name := range slices.Sorted(maps.Keys(ask.Params)) {
 		if text, ok := ask.Params[name].(string); ok {
 			words = append(words, quote(name+"="+text))
-			continue
+		} else if value, err := json.Marshal(ask.Params[name]); err == nil { // a value that was decoded from JSON always encodes
+			words = append(words, quote(name+":="+string(value)))
 		}
-		value, err := json.Marshal(ask.Params[name])
-		if err != nil {
-			continue // a value that was decoded from JSON always encodes
-		}
-		words = append(words, quote(name+":="+string(value)))
 	}
 	if ask.TTL > 0 {
 		words = append(words, "--ttl "+spell(seconds(ask.TTL)))

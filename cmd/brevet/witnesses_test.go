@@ -111,7 +111,7 @@ func TestAnOlderBackupIsNoticed(t *testing.T) {
 	keys := brevet(t, d.env("auditor"), "audit", "keys")
 	keys.want(t, 0)
 	w := testkit.NewWitness(t, "witness.example/w", d.cfg.LedgerName, strings.Fields(keys.out)...)
-	ca := d.path("witness.pem")
+	ca := d.Path("witness.pem")
 	if err := os.WriteFile(ca, w.CA(), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestAnOlderBackupIsNoticed(t *testing.T) {
 	d.cfg.Witnesses = []WitnessConfig{{
 		Name: "w", URL: target.URL.Reveal(), Key: w.Key, ReachConfig: ReachConfig{CAFile: ca, AllowPrivateCIDRs: []string{"127.0.0.0/8"}},
 	}}
-	file := d.path("checkpoints")
+	file := d.Path("checkpoints")
 	d.cfg.Anchors = []AnchorConfig{{Name: "disk", File: file, Every: time.Second}}
 	d.stop(t)
 	d.serve(t)
@@ -183,7 +183,7 @@ func (d *deployment) verifies(t *testing.T, w *testkit.Witness, logKeys string) 
 func TestAFileWithoutACheckpointStopsTheStart(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
-	file := d.path("checkpoints")
+	file := d.Path("checkpoints")
 	if err := os.WriteFile(file, []byte("nothing of ours\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/devstack/local"
 	"github.com/spiffe/go-spiffe/v2/proto/spiffe/workload"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc"
@@ -69,7 +70,7 @@ func serveFickle(t *testing.T) (*fickle, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fickle{issuer: newIssuer(t, localDomain), answers: make(chan error)}
+	f := &fickle{issuer: newIssuer(t, local.Domain), answers: make(chan error)}
 	server := grpc.NewServer()
 	workload.RegisterSpiffeWorkloadAPIServer(server, f)
 	done := make(chan struct{})

@@ -1,0 +1,87 @@
+package egress
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/brevet-dev/brevet/internal/private"
+	"github.com/brevet-dev/brevet/internal/secret"
+	"golang.org/x/sync/errgroup"
+)
+
+// The files of a gateway's folder.
+const (
+	caFile         = "ca.pem"
+	addressFile    = "address"
+	passwordFile   = "password"
+	databaseSocket = ".s.PGSQL.5432" // where libpq looks for it
+)
+
+// Local are the listeners of a gateway for programs of one sandbox on this machine.
+type Local struct {
+	Endpoint
+	gateway          *Gateway
+	proxy, databases net.Listener
+}
+
+// Listen opens a TCP listener with a password, and a PostgreSQL socket in the folder dir. It writes the files to dir with which
+// programs find them. The password gives access to nothing else, and ends with the gateway.
+func (g *Gateway) Listen(ctx context.Context, address, dir string) (_ *Local, err error) {
+	proxy, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", address, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, proxy.Close())
+		}
+	}()
+	at := endpoint(proxy.Addr().String(), rand.Text(), dir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("creating the gateway's folder: %w", err)
+	}
+	for name, text := range map[string]string{caFile: string(g.CA()), addressFile: at.Address, passwordFile: at.Password.Reveal()} {
+		if err := secret.WriteFile(filepath.Join(dir, name), text); err != nil {
+			return nil, fmt.Errorf("writing the gateway's files: %w", err)
+		}
+	}
+	databases, err := private.Listen(filepath.Join(dir, databaseSocket))
+	return &Local{at, g, proxy, databases}, err
+}
+
+func endpoint(address, password, dir string) Endpoint {
+	return Endpoint{Address: address, Password: secret.New(password), CA: filepath.Join(dir, caFile), Databases: dir}
+}
+
+// Serve serves calls and database connections of the sandbox until ctx ends or the gateway is closed.
+func (l *Local) Serve(ctx context.Context, sandbox *Sandbox) error {
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { return l.gateway.Serve(ctx, l.proxy, WithPassword(sandbox, l.Password)) })
+	tasks.Go(func() error { return l.gateway.ServePostgres(ctx, l.databases, sandbox) })
+	return tasks.Wait()
+}
+
+// ErrNoAddress means that the file with a gateway's address is damaged.
+var ErrNoAddress = errors.New("contains no address")
+
+// ReadEndpoint reads the files of a gateway's folder. The error is [fs.ErrNotExist] if no gateway was started with the folder.
+func ReadEndpoint(dir string) (Endpoint, error) {
+	address, err := os.ReadFile(filepath.Join(dir, addressFile))
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("reading the gateway's address: %w", err)
+	}
+	if _, err := netip.ParseAddrPort(string(address)); err != nil {
+		return Endpoint{}, fmt.Errorf("%s %w", filepath.Join(dir, addressFile), ErrNoAddress)
+	}
+	password, err := os.ReadFile(filepath.Join(dir, passwordFile))
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("reading the gateway's password: %w", err)
+	}
+	return endpoint(string(address), string(password), dir), nil
+}

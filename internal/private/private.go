@@ -1,0 +1,130 @@
+// Package private makes folders and sockets of the current user alone.
+//
+// It must never make one that another user can open, not even for a moment.
+package private
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Folder holds files while the process that made it lives. It is in memory if the system has a place for that.
+type Folder struct {
+	Path string
+	lock *os.File // the open folder; the process that holds its lock uses it
+}
+
+// settleTime is how long a new folder may exist without a lock.
+const settleTime = time.Minute
+
+// NewFolder makes a folder, and removes the folders of processes that were killed.
+func NewFolder(now time.Time) (*Folder, error) {
+	prefix := "brevet-" + strconv.Itoa(os.Getuid()) + "-"
+	var errs []error
+	for _, base := range []string{"/dev/shm", os.TempDir()} {
+		removeAbandoned(base, prefix, now.Add(-settleTime))
+		path, err := os.MkdirTemp(base, prefix)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		lock, err := lockFolder(path)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), os.Remove(path))
+		}
+		return &Folder{Path: path, lock: lock}, nil
+	}
+	return nil, fmt.Errorf("creating a private folder: %w", errors.Join(errs...))
+}
+
+// lockFolder fails if another process holds the lock, which ends with that process.
+func lockFolder(path string) (*os.File, error) {
+	folder, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(err, folder.Close())
+	}
+	return folder, nil
+}
+
+func removeAbandoned(base, prefix string, before time.Time) {
+	entries, _ := os.ReadDir(base) // without a list, nothing is removed
+	for _, entry := range entries {
+		info, err := entry.Info()
+		if err != nil || !info.IsDir() || !strings.HasPrefix(entry.Name(), prefix) || info.ModTime().After(before) || !Ours(info) {
+			continue
+		}
+		path := filepath.Join(base, entry.Name())
+		if lock, err := lockFolder(path); err == nil {
+			_ = os.RemoveAll(path)
+			_ = lock.Close()
+		}
+	}
+}
+
+// Ours reports whether the current user owns a file.
+func Ours(info os.FileInfo) bool {
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(owner.Uid) == os.Getuid()
+}
+
+// Resolve returns the path of a file. A name without a slash is in the folder. Any other path must have a parent folder to
+// which nobody else can write.
+func (f *Folder) Resolve(name string) (string, error) {
+	switch {
+	case name == "" || name == "." || name == ".." || strings.HasSuffix(name, "/"):
+		return "", fmt.Errorf("%q is not a file name", name)
+	case !strings.Contains(name, "/"):
+		return filepath.Join(f.Path, name), nil
+	}
+	path, err := filepath.Abs(name)
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Stat(filepath.Dir(path))
+	switch {
+	case err != nil:
+		return "", err
+	case info.Mode().Perm()&0o022 != 0, !Ours(info):
+		return "", fmt.Errorf("other users can write to %s: use a private folder, or a name without a slash", filepath.Dir(path))
+	}
+	return path, nil
+}
+
+// Remove removes the folder with all its files.
+func (f *Folder) Remove() {
+	_ = os.RemoveAll(f.Path)
+	_ = f.lock.Close()
+}
+
+// LongestSocketPath is the length in bytes that fits into the address of a Unix socket on every system.
+const LongestSocketPath = 100
+
+// Listen opens a Unix socket to which nobody else can connect. It replaces a socket that a killed process left behind, and
+// returns an error if a running process serves the socket.
+func Listen(path string) (net.Listener, error) {
+	if len(path) > LongestSocketPath {
+		return nil, fmt.Errorf("%s is too long for a socket: use at most %d bytes", path, LongestSocketPath)
+	}
+	conn, err := net.Dial("unix", path) //nolint:noctx // local, answers at once
+	if err == nil {
+		return nil, errors.Join(fmt.Errorf("another process serves %s: stop it, or choose another path", path), conn.Close())
+	}
+	if info, statErr := os.Lstat(path); statErr == nil && errors.Is(err, syscall.ECONNREFUSED) && info.Mode()&os.ModeSocket != 0 {
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	before := syscall.Umask(0o177)
+	defer syscall.Umask(before)
+	return net.Listen("unix", path) //nolint:noctx // it does not wait for anything
+}
