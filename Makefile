@@ -58,7 +58,7 @@ check: ## Lint; check that generated code and module files are current
 generate: ## Regenerate API types, routes, migrations/schema.sql, the configuration reference and docs/assurance.md
 	./openapi/generate.sh
 	$(GO) test ./migrations -run TestSchemaFileIsCurrent -update
-	$(GO) test ./cmd/brevet -run TestConfigurationReference -update
+	$(GO) test ./internal/app -run TestConfigurationReference -update
 	$(GO) test ./tests/repo -run TestAssurance -update
 
 .PHONY: recording

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"time"
 
+	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/mint"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/brevet-dev/brevet/scopes"
 )
@@ -45,12 +45,19 @@ func (c *BootstrapCmd) Run(ctx context.Context, con *console) error {
 	if err := migrations.Up(ctx, databaseURL, con.say); err != nil {
 		return fmt.Errorf("preparing the database: %w", err)
 	}
-	if err := makeLogin(ctx, databaseURL, c.BrokerUser, migrations.BrokerRole, c.BrokerPasswordFile); err != nil {
-		return err
-	}
-	if c.AuditorUser != "" {
-		if err := makeLogin(ctx, databaseURL, c.AuditorUser, migrations.AuditorRole, c.AuditorPasswordFile); err != nil {
-			return err
+	for _, login := range []struct{ user, group, passwordFile string }{
+		{c.BrokerUser, migrations.BrokerRole, c.BrokerPasswordFile},
+		{c.AuditorUser, migrations.AuditorRole, c.AuditorPasswordFile},
+	} {
+		if login.passwordFile == "" {
+			continue // no auditors
+		}
+		password, err := secret.ReadFile(login.passwordFile)
+		if err != nil {
+			return fmt.Errorf("password of %s: %w", login.user, err)
+		}
+		if err := migrations.EnsureLogin(ctx, databaseURL, login.user, login.group, password); err != nil {
+			return fmt.Errorf("creating the database user %s: %w", login.user, err)
 		}
 	}
 	con.say("the database is ready")
@@ -61,19 +68,8 @@ func (c *BootstrapCmd) Run(ctx context.Context, con *console) error {
 	return nil
 }
 
-func makeLogin(ctx context.Context, databaseURL, user, group, passwordFile string) error {
-	password, err := readSecretFile(passwordFile)
-	if err != nil {
-		return fmt.Errorf("password of %s: %w", user, err)
-	}
-	if err := migrations.EnsureLogin(ctx, databaseURL, user, group, password); err != nil {
-		return fmt.Errorf("creating the database user %s: %w", user, err)
-	}
-	return nil
-}
-
 func (c *BootstrapCmd) vault(ctx context.Context) error {
-	token, err := readSecretFile(c.VaultTokenFile)
+	token, err := secret.ReadFile(c.VaultTokenFile)
 	if err != nil {
 		return fmt.Errorf("--vault-token-file: %w", err)
 	}
@@ -86,49 +82,7 @@ func (c *BootstrapCmd) vault(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("--catalogue: %w", err)
 		}
-		b.Policies, b.MaxTTL = catalogue.VaultPolicies(), longestTTL(catalogue)
+		b.Policies, b.MaxTTL = catalogue.VaultPolicies(), app.LongestTTL(catalogue)
 	}
-	return writeAppRole(ctx, c.VaultAppRoleDir, b)
-}
-
-// writeAppRole prepares Vault and writes the broker's login to dir.
-func writeAppRole(ctx context.Context, dir string, b mint.Bootstrap) error {
-	login, err := b.Run(ctx)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("creating the folder for the login: %w", err)
-	}
-	for name, value := range map[string]string{"role_id": login.RoleID, "secret_id": login.SecretID} {
-		if err := replaceFile(filepath.Join(dir, name), value+"\n"); err != nil {
-			return fmt.Errorf("writing the login: %w", err)
-		}
-	}
-	return nil
-}
-
-// replaceFile writes a file that only its owner may read. A concurrent reader sees either the whole old text or the whole
-// new text. If path was a link or a file that others may read, the new file takes its place.
-func replaceFile(path, text string) error {
-	fresh, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = fresh.WriteString(text)
-	if err = errors.Join(err, fresh.Close()); err == nil {
-		err = os.Rename(fresh.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(fresh.Name())
-	}
-	return err
-}
-
-func longestTTL(catalogue *scopes.Catalogue) time.Duration {
-	var longest time.Duration
-	for _, s := range catalogue.Scopes() {
-		longest = max(longest, s.TTL.Max)
-	}
-	return longest
+	return app.WriteAppRole(ctx, c.VaultAppRoleDir, b)
 }

@@ -13,8 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/devstack/local"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -148,7 +150,7 @@ func TestBootstrapThenServe(t *testing.T) {
 
 func (p *plan) read(t *testing.T, name string) string {
 	t.Helper()
-	text, err := readSecretFile(p.path(name))
+	text, err := secret.ReadFile(p.path(name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +203,7 @@ func (p *plan) serves(t *testing.T) {
 	if health := object(t, ready.out); health["status"] != "ok" {
 		t.Errorf("got %s, want ok", ready.out)
 	}
-	cfg, err := loadConfig(p.config)
+	cfg, err := app.Load(p.config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +216,7 @@ func (p *plan) serves(t *testing.T) {
 }
 
 // asks requests a credential from a broker with a Web PKI certificate.
-func (p *plan) asks(t *testing.T, cfg Config) {
+func (p *plan) asks(t *testing.T, cfg app.Config) {
 	t.Helper()
 	env := []string{"BREVET_SERVER=" + cfg.Issuer, "SPIFFE_ENDPOINT_SOCKET=" + p.socket, "SSL_CERT_FILE=" + p.path("ca.pem")}
 	got := brevet(t, env, "request", "github.issues.read", "repo=acme/api", "--task", "t-bootstrap")
@@ -257,15 +259,15 @@ func (p *plan) configure(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := free(t)
-	data, err := yaml.Dump(Config{
+	data, err := yaml.Dump(app.Config{
 		Listen: address, Issuer: "https://" + strings.Replace(address, "127.0.0.1", "localhost", 1),
-		TLS:          TLSConfig{CertFile: "server.pem", KeyFile: "server-key.pem"},
-		TrustDomains: []TrustDomainConfig{{Name: local.Domain, BundleFile: "bundle.json"}},
+		TLS:          app.TLSConfig{CertFile: "server.pem", KeyFile: "server-key.pem"},
+		TrustDomains: []app.TrustDomainConfig{{Name: local.Domain, BundleFile: "bundle.json"}},
 		Catalogue:    catalogue,
-		Postgres:     PostgresConfig{URLFile: "broker-url"},
-		Vault: VaultConfig{
+		Postgres:     app.PostgresConfig{URLFile: "broker-url"},
+		Vault: app.VaultConfig{
 			Address: p.vault, TransitMount: "transit-" + strings.ReplaceAll(p.schema, "_", "-"), SigningKey: "tokens",
-			AppRole: &AppRoleConfig{RoleIDFile: "approle/role_id", SecretIDFile: "approle/secret_id"},
+			AppRole: &app.AppRoleConfig{RoleIDFile: "approle/role_id", SecretIDFile: "approle/secret_id"},
 		},
 	})
 	if err != nil {
@@ -277,8 +279,8 @@ func (p *plan) configure(t *testing.T) {
 // webCertificate generates an authority and a certificate for localhost.
 func (p *plan) webCertificate(t *testing.T) {
 	t.Helper()
-	ca, caKey := selfSigned(t)
-	leaf, leafKey := signed(t, ca, caKey)
+	ca, caKey := testkit.SelfSigned(t)
+	leaf, leafKey := testkit.Signed(t, ca, caKey)
 	key, err := x509.MarshalPKCS8PrivateKey(leafKey)
 	if err != nil {
 		t.Fatal(err)

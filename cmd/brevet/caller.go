@@ -14,6 +14,8 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/app"
+	"github.com/brevet-dev/brevet/internal/safehttp"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/brevet-dev/brevet/openapi"
@@ -62,14 +64,14 @@ func (f CallerFlags) open(ctx context.Context) (_ *client.Client, _ func(), err 
 			closeAll()
 		}
 	}()
-	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(insistent(f.WorkloadAPI)...), workloadapi.WithDefaultX509SVIDPicker(identity.Pick))
+	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(app.WorkloadAPI(f.WorkloadAPI)...), workloadapi.WithDefaultX509SVIDPicker(identity.Pick))
 	if err != nil {
 		return nil, nil, f.noSVID(err)
 	}
 	closers = append(closers, func() { _ = source.Close() })
 	var more []client.Option
 	if f.JWT {
-		tokens, err := workloadapi.NewJWTSource(ctx, workloadapi.WithClientOptions(insistent(f.WorkloadAPI)...))
+		tokens, err := workloadapi.NewJWTSource(ctx, workloadapi.WithClientOptions(app.WorkloadAPI(f.WorkloadAPI)...))
 		if err != nil {
 			return nil, nil, f.noSVID(err)
 		}
@@ -161,7 +163,7 @@ func (f CallerFlags) roots() (*x509.CertPool, error) {
 	if f.CAFile == "" || f.ServerID != "" {
 		return nil, nil //nolint:nilnil // the system's
 	}
-	roots, err := readRoots(f.CAFile)
+	roots, err := safehttp.ReadRoots(f.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("--ca-file: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/demo"
 	"golang.org/x/term"
 )
@@ -20,7 +21,7 @@ type DemoCmd struct{}
 func (*DemoCmd) Run(ctx context.Context, con *console) error {
 	chapters, shown, err := demo.Demo{
 		Serve: func(ctx context.Context, configFile string, ready func()) error {
-			cfg, err := loadConfig(configFile)
+			cfg, err := app.Load(configFile)
 			if err != nil {
 				return err
 			}

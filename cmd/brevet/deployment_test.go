@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/devstack/local"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
@@ -30,7 +31,7 @@ type deployment struct {
 	*local.Stack
 	config string     // the configuration of the broker
 	t      *testing.T // the deployment ends with it
-	cfg    Config
+	cfg    app.Config
 	vault  *gate
 	broker *process
 	// logs are the logs of every broker of this deployment.
@@ -52,17 +53,17 @@ func deploy(t *testing.T) *deployment {
 		}
 	})
 	d := &deployment{Stack: stack, t: t, vault: newGate(t, stack.Vault.Addr())}
-	if d.cfg, err = loadConfig(stack.ConfigFile); err != nil {
+	if d.cfg, err = app.Load(stack.ConfigFile); err != nil {
 		t.Fatal(err)
 	}
 	d.cfg.Vault.Address = d.vault.URL
-	d.cfg.Log = LogConfig{Level: "debug", Format: "json"}
+	d.cfg.Log = app.LogConfig{Level: "debug", Format: "json"}
 	d.serve(t)
 	return d
 }
 
 // configure writes a changed copy of the configuration beside the stack's own, and returns its path.
-func (d *deployment) configure(t *testing.T, change func(*Config)) string {
+func (d *deployment) configure(t *testing.T, change func(*app.Config)) string {
 	t.Helper()
 	cfg := d.cfg
 	change(&cfg)

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/devstack/local"
 	"golang.org/x/oauth2"
@@ -57,13 +58,13 @@ func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 		err = errors.Join(err, stack.Close())
 		con.say("stopped; the state stays in " + c.State)
 	}()
-	cfg, err := loadConfig(stack.ConfigFile)
+	cfg, err := app.Load(stack.ConfigFile)
 	if err != nil {
 		return err
 	}
 	log := slog.New(slog.DiscardHandler)
 	if c.Verbose {
-		if log, err = newLogger(cfg.Log, con.err); err != nil {
+		if log, err = app.NewLogger(cfg.Log, con.err); err != nil {
 			return err
 		}
 	}

@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"github.com/brevet-dev/brevet/internal/devstack/local"
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 // TestEnvironmentsOfOthersAreNotPrinted checks `eval "$(brevet dev env)"` in a folder that somebody else has filled, such
 // as a repository.
 func TestEnvironmentsOfOthersAreNotPrinted(t *testing.T) {
 	t.Parallel()
-	dir := shortDir(t)
+	dir := testkit.SocketFolder(t)
 	socket := filepath.Join(dir, "agent.sock")
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
 	if err != nil {

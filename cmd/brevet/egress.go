@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/egress"
 	"github.com/brevet-dev/brevet/internal/private"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
@@ -71,7 +72,7 @@ func (c *EgressServeCmd) Run(ctx context.Context, con *console) error {
 	if con.json {
 		format = "json"
 	}
-	log, err := newLogger(LogConfig{Level: "info", Format: format}, con.err)
+	log, err := app.NewLogger(app.LogConfig{Level: "info", Format: format}, con.err)
 	if err != nil {
 		return err
 	}
@@ -121,7 +122,7 @@ func closeGateway(ctx context.Context, gateway *egress.Gateway) {
 // serveWorkloads serves sandboxes by their SVIDs, if the Workload API also gives these to the gateway.
 func (c *EgressServeCmd) serveWorkloads(ctx context.Context, gateway *egress.Gateway, cfg egress.SandboxConfig) error {
 	identity := client.NewIdentity(c.SVID)
-	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(insistent(c.WorkloadAPI)...), workloadapi.WithDefaultX509SVIDPicker(identity.Pick))
+	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(app.WorkloadAPI(c.WorkloadAPI)...), workloadapi.WithDefaultX509SVIDPicker(identity.Pick))
 	if err != nil {
 		return c.noSVID(err)
 	}
@@ -139,7 +140,7 @@ func (c *EgressServeCmd) serveWorkloads(ctx context.Context, gateway *egress.Gat
 	workloads := gateway.NewWorkloads(cfg, func(svids x509svid.Source) (*client.Client, error) { return c.clientAs(svids, source) })
 	defer workloads.Close()
 	watched := make(chan error, 1)
-	go func() { watched <- workloadapi.WatchX509Context(ctx, workloads, insistent(c.WorkloadAPI)...) }()
+	go func() { watched <- workloadapi.WatchX509Context(ctx, workloads, app.WorkloadAPI(c.WorkloadAPI)...) }()
 	err = gateway.Serve(ctx, tls.NewListener(listener, secured), egress.Proven(source, time.Now, workloads.Lookup))
 	return errors.Join(err, ended(ctx, <-watched))
 }
@@ -150,7 +151,7 @@ func (f OutFlags) gateway(log *slog.Logger) (*egress.Gateway, error) {
 	if err := unreadable(); err != nil {
 		return nil, fmt.Errorf("protecting the gateway's memory: %w", err)
 	}
-	reach, err := ReachConfig{CAFile: f.HostCA, AllowPrivateCIDRs: f.AllowPrivate}.target("")
+	reach, err := app.ReachConfig{CAFile: f.HostCA, AllowPrivateCIDRs: f.AllowPrivate}.Target("")
 	if err != nil {
 		return nil, fmt.Errorf("--host-ca and --allow-private: %w", err)
 	}

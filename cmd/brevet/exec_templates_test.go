@@ -20,15 +20,18 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/execenv"
+	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"golang.org/x/crypto/ssh"
 )
 
 // serveTLS serves on localhost. It returns the address, and a file with the authority that signed its certificate.
 func serveTLS(t *testing.T, handler http.Handler) (address, caFile string) {
 	t.Helper()
-	ca, caKey := selfSigned(t)
-	leaf, key := signed(t, ca, caKey)
+	ca, caKey := testkit.SelfSigned(t)
+	leaf, key := testkit.Signed(t, ca, caKey)
 	srv := httptest.NewUnstartedServer(handler)
 	srv.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw}, PrivateKey: key}}}
 	srv.StartTLS()
@@ -45,9 +48,9 @@ func serveTLS(t *testing.T, handler http.Handler) (address, caFile string) {
 }
 
 // config returns the configuration of the stack's broker.
-func (s *session) config(t *testing.T) Config {
+func (s *session) config(t *testing.T) app.Config {
 	t.Helper()
-	cfg, err := loadConfig(filepath.Join(s.dir, "brevet.yaml"))
+	cfg, err := app.Load(filepath.Join(s.dir, "brevet.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +60,7 @@ func (s *session) config(t *testing.T) Config {
 // execPsql checks that each connection of psql uses the latest user and password.
 func (s *session) execPsql(t *testing.T) {
 	program(t, "psql")
-	text, err := readSecretFile(filepath.Join(s.dir, "database-url"))
+	text, err := secret.ReadFile(filepath.Join(s.dir, "database-url"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +128,7 @@ func cluster(t *testing.T, seen callers) (kubeconfig string) {
 	address, ca := serveTLS(t, seen)
 	kubeconfig = filepath.Join(t.TempDir(), "config")
 	text := fmt.Sprintf(`apiVersion: v1
-kind: Config
+kind: app.Config
 clusters: [{name: c, cluster: {server: %q, certificate-authority: %q}}]
 contexts: [{name: c, context: {cluster: c, user: brevet}}]
 current-context: c

@@ -14,7 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/devstack/local"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 )
@@ -62,7 +64,7 @@ func (d *deployment) badStarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	databaseURL, err := readSecretFile(d.cfg.Postgres.URLFile)
+	databaseURL, err := secret.ReadFile(d.cfg.Postgres.URLFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,31 +74,31 @@ func (d *deployment) badStarts(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name   string
-		change func(*Config)
+		change func(*app.Config)
 		want   []string
 	}{
-		{"catalogue is broken", func(c *Config) { c.Catalogue = broken }, []string{"configured catalogue cannot be loaded and is not the one in force", "has no @id"}},
-		{"catalogue is not there", func(c *Config) { c.Catalogue = "/nonexistent/catalog" }, []string{"/nonexistent/catalog"}},
-		{"Postgres does not answer", func(c *Config) {
+		{"catalogue is broken", func(c *app.Config) { c.Catalogue = broken }, []string{"configured catalogue cannot be loaded and is not the one in force", "has no @id"}},
+		{"catalogue is not there", func(c *app.Config) { c.Catalogue = "/nonexistent/catalog" }, []string{"/nonexistent/catalog"}},
+		{"Postgres does not answer", func(c *app.Config) {
 			c.Postgres.URLFile = write("url", "postgres://brevet:hunter2@127.0.0.1:1/brevet")
 		}, []string{"opening the ledger", "connection refused", "postgres.url_file"}},
-		{"Postgres refuses the password", func(c *Config) {
+		{"Postgres refuses the password", func(c *app.Config) {
 			c.Postgres.URLFile = write("url", strings.Replace(databaseURL, "brevet:", "brevet:hunter2", 1))
 		}, []string{"opening the ledger", "28P01", "postgres.url_file"}},
-		{"schema is missing", func(c *Config) { c.Postgres.URLFile = write("url", elsewhere) }, []string{"run `brevet migrate`"}},
-		{"URL is malformed", func(c *Config) { c.Postgres.URLFile = write("url", "postgres://brevet:hunter2@:port/brevet") }, []string{"the database URL is not valid"}},
-		{"secret is not there", func(c *Config) { c.Postgres.URLFile = "/nonexistent/url" }, []string{"postgres.url_file", "/nonexistent/url"}},
-		{"secret is empty", func(c *Config) { c.Postgres.URLFile = write("url", "\n") }, []string{"postgres.url_file", "is empty"}},
-		{"Vault does not answer", func(c *Config) { c.Vault.Address = "http://127.0.0.1:1" }, []string{"opening Vault at http://127.0.0.1:1", "connection refused"}},
-		{"Vault refuses the login", func(c *Config) {
+		{"schema is missing", func(c *app.Config) { c.Postgres.URLFile = write("url", elsewhere) }, []string{"run `brevet migrate`"}},
+		{"URL is malformed", func(c *app.Config) { c.Postgres.URLFile = write("url", "postgres://brevet:hunter2@:port/brevet") }, []string{"the database URL is not valid"}},
+		{"secret is not there", func(c *app.Config) { c.Postgres.URLFile = "/nonexistent/url" }, []string{"postgres.url_file", "/nonexistent/url"}},
+		{"secret is empty", func(c *app.Config) { c.Postgres.URLFile = write("url", "\n") }, []string{"postgres.url_file", "is empty"}},
+		{"Vault does not answer", func(c *app.Config) { c.Vault.Address = "http://127.0.0.1:1" }, []string{"opening Vault at http://127.0.0.1:1", "connection refused"}},
+		{"Vault refuses the login", func(c *app.Config) {
 			login := *c.Vault.AppRole
 			login.SecretIDFile = write("secret_id", "hunter2")
 			c.Vault.AppRole = &login
 		}, []string{"opening Vault at", "brevet bootstrap creates"}},
-		{"key is not there", func(c *Config) { c.Vault.SigningKey = "other" }, []string{`key "other"`, "brevet bootstrap creates"}},
-		{"address is taken", func(*Config) {}, []string{"listening on " + d.cfg.Listen, "address already in use"}},
-		{"lame duck", func(c *Config) { c.LameDuck = time.Hour }, []string{"lame_duck: 1h is not between 0s and 5m"}},
-		{"level of the log", func(c *Config) { c.Log.Level = "loud" }, []string{`log.level: "loud" is invalid: use debug, info, warn or error`}},
+		{"key is not there", func(c *app.Config) { c.Vault.SigningKey = "other" }, []string{`key "other"`, "brevet bootstrap creates"}},
+		{"address is taken", func(*app.Config) {}, []string{"listening on " + d.cfg.Listen, "address already in use"}},
+		{"lame duck", func(c *app.Config) { c.LameDuck = time.Hour }, []string{"lame_duck: 1h is not between 0s and 5m"}},
+		{"level of the log", func(c *app.Config) { c.Log.Level = "loud" }, []string{`log.level: "loud" is invalid: use debug, info, warn or error`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -111,7 +113,7 @@ func (d *deployment) badStarts(t *testing.T) {
 		})
 	}
 	t.Run("unknown key", func(t *testing.T) {
-		path := d.configure(t, func(*Config) {})
+		path := d.configure(t, func(*app.Config) {})
 		edit(t, path, "catalogue:", "colour: red\ncatalogue:")
 		brevet(t, nil, "serve", "--config", path).want(t, 1, path, "colour")
 	})
@@ -356,7 +358,7 @@ func (d *deployment) keepsSecrets(t *testing.T) {
 	}
 	// The broker's own two secrets are only in the files that give them to it.
 	for _, path := range []string{d.cfg.Postgres.URLFile, d.cfg.Vault.AppRole.SecretIDFile} {
-		secret, err := readSecretFile(path)
+		secret, err := secret.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}

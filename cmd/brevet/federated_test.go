@@ -14,8 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/devstack/local"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.yaml.in/yaml/v4"
 )
@@ -25,7 +27,7 @@ import (
 type federation struct {
 	*plan              // with the issuer of the deployment's own trust domain
 	t       *testing.T // the deployment ends with it
-	cfg     Config
+	cfg     app.Config
 	broker  *process
 	sockets string // folder of the sockets
 	agent   *devstack.Endpoint
@@ -78,17 +80,6 @@ func (e *bundleEndpoint) renew(t *testing.T) {
 	e.certificate.Store(&tls.Certificate{Certificate: [][]byte{svid.Certificates[0].Raw}, PrivateKey: svid.PrivateKey})
 }
 
-func newIssuer(t *testing.T, name string) *devstack.Issuer {
-	t.Helper()
-	issuer, err := devstack.NewIssuer(devstack.IssuerConfig{
-		TrustDomain: spiffeid.RequireTrustDomainFromString(name), RefreshHint: time.Second,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return issuer
-}
-
 // publish starts an endpoint, which stops with the test.
 func publish(t *testing.T, name string) *bundleEndpoint {
 	t.Helper()
@@ -96,7 +87,7 @@ func publish(t *testing.T, name string) *bundleEndpoint {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &bundleEndpoint{Issuer: newIssuer(t, name), Listener: listener}
+	e := &bundleEndpoint{Issuer: testkit.NewIssuer(t, name), Listener: listener}
 	e.renew(t)
 	server := &http.Server{
 		Handler: e, ReadHeaderTimeout: 5 * time.Second, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
@@ -117,9 +108,9 @@ func publish(t *testing.T, name string) *bundleEndpoint {
 // federate starts the whole deployment, and agents of each trust domain that call from now on.
 func federate(t *testing.T) *federation {
 	t.Helper()
-	f := &federation{plan: newPlan(t), t: t, sockets: shortDir(t), partner: newIssuer(t, "partner.example")}
+	f := &federation{plan: newPlan(t), t: t, sockets: testkit.SocketFolder(t), partner: testkit.NewIssuer(t, "partner.example")}
 	f.vendor, f.shop = publish(t, "vendor.example"), publish(t, "shop.example")
-	f.issuer = newIssuer(t, local.Domain)
+	f.issuer = testkit.NewIssuer(t, local.Domain)
 	f.issuer.Federate(f.partner.Bundle())
 	f.serveAgent(t)
 	t.Cleanup(func() { _ = f.agent.Close() })
@@ -163,26 +154,26 @@ func (f *federation) configure(t *testing.T) {
 	f.catalogue(t)
 	_, shopPort, _ := net.SplitHostPort(f.shop.Addr().String())
 	address, metrics := free(t), free(t)
-	admins := []WorkloadRoleConfig{{ID: "spiffe://" + local.Domain + "/ops/admin"}}
-	f.cfg = Config{
+	admins := []app.WorkloadRoleConfig{{ID: "spiffe://" + local.Domain + "/ops/admin"}}
+	f.cfg = app.Config{
 		Listen: address, Issuer: "https://" + address, MetricsListen: metrics,
-		TLS: TLSConfig{WorkloadAPI: f.socket},
-		TrustDomains: []TrustDomainConfig{
+		TLS: app.TLSConfig{WorkloadAPI: f.socket},
+		TrustDomains: []app.TrustDomainConfig{
 			{Name: local.Domain, WorkloadAPI: f.socket, Admins: admins},
 			{Name: f.partner.TrustDomain().Name(), WorkloadAPI: f.socket, Admins: admins},
-			{Name: f.vendor.TrustDomain().Name(), BundleEndpoint: &BundleEndpointConfig{
+			{Name: f.vendor.TrustDomain().Name(), BundleEndpoint: &app.BundleEndpointConfig{
 				URL: "https://" + f.vendor.Addr().String(), Profile: "https_spiffe", SPIFFEID: "spiffe://vendor.example/bundles", TrustFile: "vendor.json",
 			}},
-			{Name: f.shop.TrustDomain().Name(), BundleEndpoint: &BundleEndpointConfig{
+			{Name: f.shop.TrustDomain().Name(), BundleEndpoint: &app.BundleEndpointConfig{
 				URL: "https://localhost:" + shopPort, Profile: "https_web", TrustFile: "ca.pem",
 			}},
 		},
-		ResourceServers: []ResourceServerConfig{{ID: "spiffe://" + local.Domain + "/gateway", Audiences: []string{"https://gateway.acme.example"}}},
+		ResourceServers: []app.ResourceServerConfig{{ID: "spiffe://" + local.Domain + "/gateway", Audiences: []string{"https://gateway.acme.example"}}},
 		Catalogue:       "catalog",
-		Postgres:        PostgresConfig{URLFile: "broker-url"},
-		Vault: VaultConfig{
+		Postgres:        app.PostgresConfig{URLFile: "broker-url"},
+		Vault: app.VaultConfig{
 			Address: f.vault, TransitMount: "transit-" + strings.ReplaceAll(f.schema, "_", "-"), SigningKey: "tokens",
-			AppRole: &AppRoleConfig{RoleIDFile: "approle/role_id", SecretIDFile: "approle/secret_id"},
+			AppRole: &app.AppRoleConfig{RoleIDFile: "approle/role_id", SecretIDFile: "approle/secret_id"},
 		},
 	}
 	data, err := yaml.Dump(f.cfg)

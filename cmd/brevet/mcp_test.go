@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/mcpserver"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -91,9 +92,9 @@ func (a *model) call(t *testing.T, tool string, args map[string]any, answer any)
 }
 
 // issue requests a credential. It returns the result and the content of the credential's file.
-func (a *model) issue(t *testing.T, args map[string]any) (mcpAnswer, string) {
+func (a *model) issue(t *testing.T, args map[string]any) (mcpserver.Answer, string) {
 	t.Helper()
-	var got mcpAnswer
+	var got mcpserver.Answer
 	if a.call(t, "request", args, &got) || got.Status != "issued" {
 		t.Fatalf("got %+v", got)
 	}
@@ -165,7 +166,7 @@ func TestMCP(t *testing.T) {
 		if login.Kind != "database" || strings.Join(login.Fields, " ") != "password username" || login.Task != "t-mcp" {
 			t.Errorf("got %+v", login)
 		}
-		var ended mcpEnded
+		var ended mcpserver.Ended
 		if a.call(t, "release", map[string]any{"id": got.ID}, &ended) || ended.States["released"] != 1 || exists(got.File) {
 			t.Errorf("got %+v; the file is there: %v", ended, exists(got.File))
 		}
@@ -229,7 +230,7 @@ func (s *session) agentIsAbandoned(t *testing.T) {
 			}
 			var got struct {
 				Result struct {
-					Answer mcpAnswer `json:"structuredContent"`
+					Answer mcpserver.Answer `json:"structuredContent"`
 				} `json:"result"`
 			}
 			for range 2 {
@@ -263,7 +264,7 @@ func (a *model) tools(t *testing.T) {
 	if got := strings.Join(names, " "); got != "end_task list_scopes release request wait" {
 		t.Errorf("got the tools %s", got)
 	}
-	var scopes mcpScopes
+	var scopes mcpserver.Scopes
 	if a.call(t, "list_scopes", nil, &scopes) || !slices.Contains(scopes.Scopes, "brief.token.read") || slices.Contains(scopes.Scopes, "github.repo.delete") {
 		t.Errorf("got %+v", scopes)
 	}
@@ -291,7 +292,7 @@ func (s *session) scopes(t *testing.T) {
 
 // refused checks that the broker's words come as data, in a separate field, and without invisible characters.
 func (a *model) refused(t *testing.T) {
-	var got mcpAnswer
+	var got mcpserver.Answer
 	if !a.call(t, "request", map[string]any{"scope": "github.repo.delete", "params": map[string]any{"repo": "acme/api"}}, &got) {
 		t.Error("a refusal is no failure")
 	}
@@ -305,7 +306,7 @@ func (a *model) refused(t *testing.T) {
 		"for ever":           {"scope": "github.issues.read", "params": map[string]any{"repo": "acme/api"}, "ttl": int64(1) << 60},
 		"hostile task":       {"scope": "github.issues.read", "params": map[string]any{"repo": "acme/api"}, "task": "../../etc"},
 	} {
-		var got mcpAnswer
+		var got mcpserver.Answer
 		if !a.call(t, "request", args, &got) || got.Status != "refused" || got.File != "" {
 			t.Errorf("%s: got %+v", name, got)
 		}
@@ -317,14 +318,14 @@ func (a *model) refused(t *testing.T) {
 
 func (s *session) agentWaits(t *testing.T, a *model) string {
 	alice := s.person(t, "alice")
-	var got mcpAnswer
+	var got mcpserver.Answer
 	if a.call(t, "request", map[string]any{"scope": "github.issues.write", "params": map[string]any{"repo": "acme/api"}}, &got) ||
 		got.Status != "pending" || got.Waits == nil || got.Waits.Group != "oncall" {
 		t.Fatalf("got %+v", got)
 	}
 	var voted sync.WaitGroup
 	voted.Go(func() { brevet(t, alice, "approvals", "approve", got.ID, "--yes") })
-	var after mcpAnswer
+	var after mcpserver.Answer
 	failed := a.call(t, "wait", map[string]any{"id": got.ID}, &after)
 	voted.Wait()
 	if failed || after.Status != "issued" {
@@ -355,11 +356,11 @@ func (s *session) agentLeaves(t *testing.T, a *model) string {
 func (s *session) agentIsLimited(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "credentials")
 	a := s.agent(t, "--scope", "github.issues.read", "--scope", "reports.orders.read", "--task", "t-limited", "--dir", dir)
-	var scopes mcpScopes
+	var scopes mcpserver.Scopes
 	if a.call(t, "list_scopes", nil, &scopes) || strings.Join(scopes.Scopes, " ") != "github.issues.read reports.orders.read" {
 		t.Errorf("got %+v", scopes)
 	}
-	var got mcpAnswer
+	var got mcpserver.Answer
 	if !a.call(t, "request", map[string]any{"scope": "brief.login.read"}, &got) || got.Status != "refused" {
 		t.Errorf("got %+v", got)
 	}

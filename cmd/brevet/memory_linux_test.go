@@ -12,6 +12,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/brevet-dev/brevet/internal/app"
+	"github.com/brevet-dev/brevet/internal/secret"
 )
 
 var listening = regexp.MustCompile(`"msg":"serving","address":"([^"]+)"`)
@@ -31,7 +34,7 @@ func TestMemoryOfServers(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
 	metrics := free(t)
-	config := d.configure(t, func(cfg *Config) {
+	config := d.configure(t, func(cfg *app.Config) {
 		cfg.Listen, cfg.MetricsListen, cfg.Console, cfg.Hosts = "127.0.0.1:0", metrics, nil, append(cfg.Hosts, "localhost")
 	})
 	broker := start(t, nil, nil, peer(binary, "serve", "--config", config)...)
@@ -96,7 +99,7 @@ func (d *deployment) profiles(t *testing.T, metrics, api string) {
 // anyServer returns a client that accepts any certificate and follows no redirects.
 func anyServer() *http.Client {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}, DisableKeepAlives: true}
-	return &http.Client{Transport: transport, CheckRedirect: followNothing}
+	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // dumps makes a broker that has issued a token print all stacks with their arguments, as in a panic. They must hold no
@@ -105,7 +108,7 @@ func (d *deployment) dumps(t *testing.T, broker *process, at string) {
 	t.Helper()
 	secrets := map[string]string{}
 	for name, path := range map[string]string{"database URL": "database-url", "secret id": "approle/secret_id"} {
-		text, err := readSecretFile(d.Path(path))
+		text, err := secret.ReadFile(d.Path(path))
 		if err != nil {
 			t.Fatal(err)
 		}

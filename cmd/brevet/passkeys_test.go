@@ -2,34 +2,11 @@ package main
 
 import (
 	"bytes"
-	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/openapi"
-	"github.com/brevet-dev/brevet/scopes"
 )
-
-func TestPasskeysAreForTheConsole(t *testing.T) {
-	for url, want := range map[string]passkey.RelyingParty{
-		"https://brevet.acme.example":       {ID: "brevet.acme.example", Origins: []string{"https://brevet.acme.example"}},
-		"https://brevet.acme.example:8443/": {ID: "brevet.acme.example", Origins: []string{"https://brevet.acme.example:8443"}},
-		"http://localhost:8080":             {ID: "localhost", Origins: []string{"http://localhost:8080"}},
-	} {
-		got, err := relyingParty(&ConsoleConfig{URL: url})
-		if err != nil || got.ID != want.ID || !slices.Equal(got.Origins, want.Origins) {
-			t.Errorf("%s: got %+v, %v, want %+v", url, got, err, want)
-		}
-	}
-	if got, err := relyingParty(nil); err != nil || got.Configured() {
-		t.Errorf("without a console: got %+v, %v", got, err)
-	}
-	if _, err := relyingParty(&ConsoleConfig{URL: "https://127.0.0.1"}); err == nil {
-		t.Error("an address is taken for a site")
-	}
-}
 
 // TestAYesThatHasToBeSigned checks that an approval that needs a passkey is refused on the command line before anything is
 // sent. The error says where to sign.
@@ -49,33 +26,5 @@ func TestAYesThatHasToBeSigned(t *testing.T) {
 	var out bytes.Buffer
 	if err := printCase(&out, one); err != nil || !strings.Contains(out.String(), "1 of oncall, signed by a passkey") {
 		t.Errorf("got %s, %v", out.String(), err)
-	}
-}
-
-func TestWhatNobodyCanSignIsSaid(t *testing.T) {
-	catalogue, err := scopes.Load([]scopes.File{
-		{Name: "a.yaml", Data: []byte(`scopes:
-  - name: git.push
-    title: Push
-    authority: write
-    resource: git:all
-    ttl: {default: 1m, max: 5m}
-    approval: {group: oncall, passkey: required}
-    credential: {kind: jwt, audience: https://git.test}
-`)},
-		{Name: "p.cedar", Data: []byte(`@id("p") permit (principal, action, resource);`)},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var said bytes.Buffer
-	log := slog.New(slog.NewTextHandler(&said, nil))
-	warnUnsignable(t.Context(), log, passkey.RelyingParty{ID: "x", Origins: []string{"https://x"}}, catalogue)
-	if said.Len() != 0 {
-		t.Errorf("with a console: said %s", said.String())
-	}
-	warnUnsignable(t.Context(), log, passkey.RelyingParty{}, catalogue)
-	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "git.push") {
-		t.Errorf("without a console: said %s", said.String())
 	}
 }

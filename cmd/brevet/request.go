@@ -18,6 +18,7 @@ import (
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/safetext"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -47,7 +48,7 @@ func (f KeyFlags) signer() (*dpop.Signer, error) {
 	if f.DPoPKey == "" {
 		return nil, nil
 	}
-	text, err := readSecretFile(f.DPoPKey)
+	text, err := secret.ReadFile(f.DPoPKey)
 	if err != nil {
 		return nil, fmt.Errorf("--dpop-key: %w", err)
 	}
@@ -88,7 +89,7 @@ type tokenFile string
 
 // IDToken reads the file.
 func (f tokenFile) IDToken(context.Context) (string, error) {
-	token, err := readSecretFile(string(f))
+	token, err := secret.ReadFile(string(f))
 	if err != nil {
 		return "", fmt.Errorf("--on-behalf-of-file: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/devstack/local"
 )
 
@@ -40,7 +41,7 @@ func TestServeWithConfiguredAdmins(t *testing.T) {
 	d := deploy(t)
 	d.cfg.TrustDomains[0].Admins[0].Within = []string{"spiffe://" + local.Domain + "/research"}
 	d.cfg.People.Roles, d.cfg.People.BootstrapAdmin = nil, "bob"
-	d.cfg.ResourceServers = []ResourceServerConfig{{ID: local.ID("support").String(), Audiences: []string{"https://git.test"}}}
+	d.cfg.ResourceServers = []app.ResourceServerConfig{{ID: local.ID("support").String(), Audiences: []string{"https://git.test"}}}
 	restart := func(says string) {
 		d.broker.signal(t, syscall.SIGTERM)
 		d.broker.finish(t).want(t, 0)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,58 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/brevet-dev/brevet/internal/httpapi"
-	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/notify/witness"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/jackc/pgx/v5"
-	"github.com/prometheus/client_golang/prometheus"
 )
-
-const someWitnesses = `
-witnesses:
-  - {name: remora, url: 'https://remora.n621.de', key: remora.n621.de+da77ade7+BOvN63jn/bLvkieywe8R6UYAtVtNbZpXh34x7onlmtw2}
-anchors:
-  - {name: disk, file: kept/checkpoints}
-  - {name: wall, url: 'https://wall.acme.example/brevet', allow_private_cidrs: [10.1.0.0/16], every: 10s}
-  - {name: git, git: kept/tree}
-`
-
-// TestWitnessesOfAConfiguration checks that the configured witnesses and anchors are opened as configured.
-func TestWitnessesOfAConfiguration(t *testing.T) {
-	path := write(t, goodConfig+someWitnesses)
-	cfg, err := loadConfig(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a := cfg.Anchors[0]; a.File != filepath.Join(filepath.Dir(path), "kept/checkpoints") || a.Every != time.Minute {
-		t.Errorf("got %+v, want an absolute path, and a copy each minute", a)
-	}
-	if a := cfg.Anchors[1]; a.Every != 10*time.Second || len(a.AllowPrivateCIDRs) != 1 {
-		t.Errorf("got %+v, want what is configured", a)
-	}
-	gauges, err := httpapi.NewGauges(prometheus.NewRegistry(), time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &service{log: slog.New(slog.DiscardHandler)}
-	if _, err := s.openCarrier(cfg, new(ledger.Ledger), gauges); err != nil {
-		t.Errorf("got %v, want all to be sound", err)
-	}
-	for name, tc := range map[string]struct{ from, to, want string }{
-		"no key":         {"key: remora.n621.de+da77ade7+BOvN63jn/bLvkieywe8R6UYAtVtNbZpXh34x7onlmtw2", "key: ''", "witnesses.remora.key: is required"},
-		"no URL":         {"url: 'https://remora.n621.de'", "url: ''", "witnesses.remora.url: is required"},
-		"two places":     {"git: kept/tree", "git: kept/tree, file: x", "anchors.git: set exactly one of file, url, git; 2 are set"},
-		"no name":        {"name: disk", "name: ''", "anchors.name: is required"},
-		"no network":     {"10.1.0.0/16", "10.1", "anchors.wall.allow_private_cidrs"},
-		"an unknown key": {"every: 10s", "often: 10s", "often"},
-	} {
-		changed := strings.Replace(someWitnesses, tc.from, tc.to, 1)
-		if _, err := loadConfig(write(t, goodConfig+changed)); changed == someWitnesses || err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: got %v, want %q", name, err, tc.want)
-		}
-	}
-}
 
 // statement runs one SQL statement on the maintenance database.
 func (d *deployment) statement(t *testing.T, sql string) {
@@ -116,11 +68,11 @@ func TestAnOlderBackupIsNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	target := w.Target()
-	d.cfg.Witnesses = []WitnessConfig{{
-		Name: "w", URL: target.URL.Reveal(), Key: w.Key, ReachConfig: ReachConfig{CAFile: ca, AllowPrivateCIDRs: []string{"127.0.0.0/8"}},
+	d.cfg.Witnesses = []app.WitnessConfig{{
+		Name: "w", URL: target.URL.Reveal(), Key: w.Key, ReachConfig: app.ReachConfig{CAFile: ca, AllowPrivateCIDRs: []string{"127.0.0.0/8"}},
 	}}
 	file := d.Path("checkpoints")
-	d.cfg.Anchors = []AnchorConfig{{Name: "disk", File: file, Every: time.Second}}
+	d.cfg.Anchors = []app.AnchorConfig{{Name: "disk", File: file, Every: time.Second}}
 	d.stop(t)
 	d.serve(t)
 	d.request(t, "early").want(t, 0)
@@ -188,6 +140,6 @@ func TestAFileWithoutACheckpointStopsTheStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.stop(t)
-	path := d.configure(t, func(c *Config) { c.Anchors = []AnchorConfig{{Name: "disk", File: file}} })
+	path := d.configure(t, func(c *app.Config) { c.Anchors = []app.AnchorConfig{{Name: "disk", File: file}} })
 	brevet(t, nil, "serve", "--config", path).want(t, 1, "anchors.disk: comparing the ledger with "+file, witness.ErrNoCheckpoint.Error())
 }

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"context"
@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/exaring/otelpgx"
-	"github.com/jackc/pgx/v5"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/propagation"
@@ -18,7 +16,8 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-func newLogger(cfg LogConfig, w io.Writer) (*slog.Logger, error) {
+// NewLogger returns a logger that writes to w.
+func NewLogger(cfg LogConfig, w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
 		return nil, fmt.Errorf("log.level: %q is invalid: use debug, info, warn or error", cfg.Level)
@@ -34,31 +33,27 @@ func newLogger(cfg LogConfig, w io.Writer) (*slog.Logger, error) {
 	}
 }
 
-// startTraces exports spans to an OTLP/HTTP endpoint, if one is configured. It propagates trace ids only. Baggage from
-// callers is not propagated, because it could carry anything.
-func startTraces(ctx context.Context, endpoint string) (shutdown func(), err error) {
+// openTraces exports spans to an OTLP/HTTP endpoint, if one is configured. It propagates trace ids only. Baggage from callers
+// is not propagated, because it could carry anything.
+func (s *service) openTraces(ctx context.Context) error {
 	otel.SetTextMapPropagator(propagation.TraceContext{})
-	if endpoint == "" {
+	if s.cfg.TracesEndpoint == "" {
 		otel.SetTracerProvider(noop.NewTracerProvider())
-		return func() {}, nil
+		return nil
 	}
-	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(endpoint))
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(s.cfg.TracesEndpoint))
 	if err != nil {
-		return nil, fmt.Errorf("traces_endpoint: %w", err)
+		return fmt.Errorf("traces_endpoint: %w", err)
 	}
 	provider := trace.NewTracerProvider(
 		trace.WithBatcher(exporter),
-		trace.WithResource(resource.NewSchemaless(semconv.ServiceName("brevet"), semconv.ServiceVersion(version()))),
+		trace.WithResource(resource.NewSchemaless(semconv.ServiceName("brevet"), semconv.ServiceVersion(s.Version))),
 	)
 	otel.SetTracerProvider(provider)
-	return func() {
+	s.onClose(func() {
 		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		_ = provider.Shutdown(flush)
-	}, nil
-}
-
-// queryTracer makes spans of queries by name, never with their arguments.
-func queryTracer() pgx.QueryTracer {
-	return otelpgx.NewTracer()
+	})
+	return nil
 }

@@ -1,9 +1,10 @@
-package main
+package app
 
 import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
@@ -32,23 +34,26 @@ type servedCertificate struct {
 // files change when somebody renews them.
 func (s *service) openCertificate(ctx context.Context, cfg TLSConfig) (*servedCertificate, error) {
 	if cfg.CertFile != "" {
-		c := &certificateFiles{cert: cfg.CertFile, key: cfg.KeyFile, log: s.log}
+		c := &certificateFiles{cert: cfg.CertFile, key: cfg.KeyFile, log: s.Log, now: s.Now}
 		if err := c.read(ctx); err != nil {
 			return nil, fmt.Errorf("tls.cert_file: %w", err)
 		}
 		go c.follow(ctx, rereadCertificate) // a file that cannot be read is no reason to stop
-		return &servedCertificate{get: c.certificate, leaf: c.leaf, identity: func() error { return nil }, now: time.Now}, nil
+		return &servedCertificate{get: c.certificate, leaf: c.leaf, identity: func() error { return nil }, now: s.Now}, nil
 	}
 	identity := client.NewIdentity(cfg.SVID)
-	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(insistent(cfg.WorkloadAPI)...), workloadapi.WithDefaultX509SVIDPicker(identity.Pick))
+	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(WorkloadAPI(cfg.WorkloadAPI)...), workloadapi.WithDefaultX509SVIDPicker(identity.Pick))
 	if err != nil {
 		return nil, fmt.Errorf("tls.workload_api: %w", err)
 	}
 	s.onClose(func() { _ = source.Close() })
 	if err := identity.Err(); err != nil {
-		return nil, fmt.Errorf("tls.workload_api: %w", withOption(err, "tls.svid"))
+		if chosen, ok := errors.AsType[*client.IdentityError](err); ok && len(chosen.Given) > 0 {
+			err = fmt.Errorf("%w: set tls.svid", err)
+		}
+		return nil, fmt.Errorf("tls.workload_api: %w", err)
 	}
-	return &servedCertificate{get: tlsconfig.GetCertificate(source), leaf: identity.Leaf, identity: identity.Err, now: time.Now}, nil
+	return &servedCertificate{get: tlsconfig.GetCertificate(source), leaf: identity.Leaf, identity: identity.Err, now: s.Now}, nil
 }
 
 // ready returns an error if the certificate has expired, or if the Workload API no longer gives this identity, so that the
@@ -64,35 +69,29 @@ func (c *servedCertificate) ready(context.Context) error {
 }
 
 func (c *servedCertificate) expires() time.Time {
-	leaf := c.leaf()
-	if leaf == nil {
-		return time.Time{}
+	if leaf := c.leaf(); leaf != nil {
+		return leaf.NotAfter
 	}
-	return leaf.NotAfter
+	return time.Time{}
 }
 
-const (
-	// watchCertificate is how often watch checks the certificate.
-	watchCertificate = 10 * time.Second
-	// lastFifth defines when watch warns about a certificate that was not renewed: in the last fifth of its lifetime. SPIRE
-	// renews after half of it.
-	lastFifth = 5
-)
+// watchCertificate is how often watch checks the certificate.
+const watchCertificate = 10 * time.Second
 
 // watch logs what happens to the certificate, until ctx ends.
 func (c *servedCertificate) watch(ctx context.Context, log *slog.Logger, every time.Duration) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
 	leaf, said := c.leaf(), ""
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
+	for wait.For(ctx, every) {
 		if now := c.leaf(); now != nil && leaf != nil && !now.Equal(leaf) {
 			leaf, said = now, ""
-			log.InfoContext(ctx, "certificate renewed", "name", nameOf(leaf), "expires", leaf.NotAfter)
+			name := leaf.Subject.String()
+			switch {
+			case len(leaf.URIs) > 0: // a SPIFFE ID
+				name = leaf.URIs[0].String()
+			case len(leaf.DNSNames) > 0:
+				name = leaf.DNSNames[0]
+			}
+			log.InfoContext(ctx, "certificate renewed", "name", name, "expires", leaf.NotAfter)
 		}
 		if problem := c.problem(leaf); problem != said {
 			said = problem
@@ -105,8 +104,11 @@ func (c *servedCertificate) watch(ctx context.Context, log *slog.Logger, every t
 			}
 		}
 	}
+	return ctx.Err()
 }
 
+// certificateExpiring is the problem of a certificate that was not renewed before the last fifth of its lifetime. SPIRE renews
+// after half of it.
 const certificateExpiring = "expires soon"
 
 // problem describes what is wrong with the certificate. It is empty if nothing is wrong.
@@ -114,27 +116,17 @@ func (c *servedCertificate) problem(leaf *x509.Certificate) string {
 	if err := c.ready(context.Background()); err != nil {
 		return err.Error()
 	}
-	if leaf != nil && leaf.NotAfter.Sub(c.now()) < leaf.NotAfter.Sub(leaf.NotBefore)/lastFifth {
+	if leaf != nil && leaf.NotAfter.Sub(c.now()) < leaf.NotAfter.Sub(leaf.NotBefore)/5 {
 		return certificateExpiring
 	}
 	return ""
-}
-
-// nameOf returns a certificate's SPIFFE ID, its first DNS name, or its subject.
-func nameOf(leaf *x509.Certificate) string {
-	if len(leaf.URIs) > 0 {
-		return leaf.URIs[0].String()
-	}
-	if len(leaf.DNSNames) > 0 {
-		return leaf.DNSNames[0]
-	}
-	return leaf.Subject.String()
 }
 
 // certificateFiles are a certificate chain and its key, each in a file.
 type certificateFiles struct {
 	cert, key string
 	log       *slog.Logger
+	now       func() time.Time
 	current   atomic.Pointer[tls.Certificate]
 }
 
@@ -151,17 +143,12 @@ func (c *certificateFiles) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	before := c.current.Load()
-	switch {
-	case before == nil:
-	case slices.EqualFunc(before.Certificate, pair.Certificate, slices.Equal):
-		return nil
-	default:
-		leaf, err := x509.ParseCertificate(pair.Certificate[0])
-		if err != nil {
-			return err
+	if before := c.current.Load(); before != nil {
+		if slices.EqualFunc(before.Certificate, pair.Certificate, slices.Equal) {
+			return nil
 		}
-		if now := time.Now(); now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
+		now, leaf := c.now(), pair.Leaf
+		if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
 			return fmt.Errorf("the certificate is valid only from %s until %s", leaf.NotBefore, leaf.NotAfter)
 		}
 		c.log.InfoContext(ctx, "serving with a new certificate", "file", c.cert, "until", leaf.NotAfter)
@@ -173,16 +160,9 @@ func (c *certificateFiles) read(ctx context.Context) error {
 // follow reads the files periodically until ctx ends. It keeps the current certificate if it cannot read the new one, for
 // example because the new key has not been written yet, or if the new one is not valid now.
 func (c *certificateFiles) follow(ctx context.Context, every time.Duration) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if err := c.read(ctx); err != nil {
-				c.log.WarnContext(ctx, "certificate reload failed; keeping the current one", "file", c.cert, "error", err)
-			}
+	for wait.For(ctx, every) {
+		if err := c.read(ctx); err != nil {
+			c.log.WarnContext(ctx, "certificate reload failed; keeping the current one", "file", c.cert, "error", err)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"crypto"
@@ -11,17 +11,19 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
 // TestRenewedCertificateFiles checks that a renewed certificate is served without a restart, and that the old one is served
 // until both files are replaced.
 func TestRenewedCertificateFiles(t *testing.T) {
 	t.Parallel()
-	ca, caKey := selfSigned(t)
-	first, firstKey := signed(t, ca, caKey)
-	second, secondKey := signed(t, ca, caKey)
+	ca, caKey := testkit.SelfSigned(t)
+	first, firstKey := testkit.Signed(t, ca, caKey)
+	second, secondKey := testkit.Signed(t, ca, caKey)
 	dir := t.TempDir()
-	c := &certificateFiles{cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem"), log: slog.New(slog.DiscardHandler)}
+	c := &certificateFiles{cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem"), log: slog.New(slog.DiscardHandler), now: time.Now}
 	writePEM(t, c.cert, "CERTIFICATE", first.Raw)
 	writePEM(t, c.key, "PRIVATE KEY", privateKey(t, firstKey))
 	if err := c.read(t.Context()); err != nil {
@@ -41,7 +43,7 @@ func TestRenewedCertificateFiles(t *testing.T) {
 	if got := dialled(t, address, roots).ConnectionState().PeerCertificates[0]; !got.Equal(first) {
 		t.Error("a certificate without its key has changed what is served")
 	}
-	over, overKey := certificate(t, &x509.Certificate{
+	over, overKey := testkit.Certificate(t, &x509.Certificate{
 		DNSNames: []string{"localhost"}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour),
 	}, ca, caKey)
 	writePEM(t, c.cert, "CERTIFICATE", over.Raw)

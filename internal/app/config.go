@@ -1,6 +1,7 @@
-package main
+package app
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -290,8 +291,8 @@ type LogConfig struct {
 
 const maxConfigSize = 1 << 20
 
-// loadConfig reads, completes and checks a configuration file.
-func loadConfig(path string) (Config, error) {
+// Load reads, completes and checks a configuration file.
+func Load(path string) (Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("reading the configuration file (--config or BREVET_CONFIG): %w", err)
@@ -312,15 +313,15 @@ func loadConfig(path string) (Config, error) {
 
 // complete sets defaults and makes paths absolute from dir.
 func (c *Config) complete(dir string) {
-	setDefault(&c.LedgerName, strings.Trim(strings.TrimPrefix(c.Issuer, "https://"), "/")+"/ledger")
-	setDefault(&c.Postgres.MaxConnections, 8)
-	setDefault(&c.Vault.TransitMount, "transit")
-	setDefault(&c.Vault.SigningKey, "brevet")
-	setDefault(&c.Vault.TokenRole, "brevet")
-	setDefault(&c.Vault.Timeout, 5*time.Second)
-	setDefault(&c.Vault.JWKSMaxAge, 5*time.Minute)
-	setDefault(&c.Log.Level, "info")
-	setDefault(&c.Log.Format, "text")
+	c.LedgerName = cmp.Or(c.LedgerName, strings.Trim(strings.TrimPrefix(c.Issuer, "https://"), "/")+"/ledger")
+	c.Postgres.MaxConnections = cmp.Or(c.Postgres.MaxConnections, 8)
+	c.Vault.TransitMount = cmp.Or(c.Vault.TransitMount, "transit")
+	c.Vault.SigningKey = cmp.Or(c.Vault.SigningKey, "brevet")
+	c.Vault.TokenRole = cmp.Or(c.Vault.TokenRole, "brevet")
+	c.Vault.Timeout = cmp.Or(c.Vault.Timeout, 5*time.Second)
+	c.Vault.JWKSMaxAge = cmp.Or(c.Vault.JWKSMaxAge, 5*time.Minute)
+	c.Log.Level = cmp.Or(c.Log.Level, "info")
+	c.Log.Format = cmp.Or(c.Log.Format, "text")
 	paths := []*string{&c.TLS.CertFile, &c.TLS.KeyFile, &c.Catalogue, &c.Postgres.URLFile, &c.Postgres.AuditURLFile, &c.Vault.CAFile, &c.Vault.TokenFile}
 	for i := range c.TrustDomains {
 		paths = append(paths, &c.TrustDomains[i].BundleFile)
@@ -329,11 +330,11 @@ func (c *Config) complete(dir string) {
 		}
 	}
 	if a := c.Vault.AppRole; a != nil {
-		setDefault(&a.Mount, "approle")
+		a.Mount = cmp.Or(a.Mount, "approle")
 		paths = append(paths, &a.RoleIDFile, &a.SecretIDFile)
 	}
 	if j := c.Vault.JWT; j != nil {
-		setDefault(&j.Mount, "jwt")
+		j.Mount = cmp.Or(j.Mount, "jwt")
 		paths = append(paths, &j.TokenFile)
 	}
 	if c.People != nil {
@@ -351,7 +352,7 @@ func (c *Config) complete(dir string) {
 	}
 	for i := range c.Anchors {
 		a := &c.Anchors[i]
-		setDefault(&a.Every, time.Minute)
+		a.Every = cmp.Or(a.Every, time.Minute)
 		paths = append(paths, &a.File, &a.Git, &a.CAFile)
 	}
 	for _, p := range paths {
@@ -361,9 +362,27 @@ func (c *Config) complete(dir string) {
 	}
 }
 
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
+// UnmarshalYAML accepts a SPIFFE ID by itself, or one with limits. It returns an error if within is empty, because an empty
+// limit would give nothing.
+func (w *WorkloadRoleConfig) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode {
+		return n.Load(&w.ID)
 	}
+	type plain WorkloadRoleConfig
+	if err := n.Load((*plain)(w), yaml.WithKnownFields(), yaml.WithUniqueKeys()); err != nil {
+		return err
+	}
+	if len(w.Within) == 0 {
+		return fmt.Errorf("%q: within is empty: list SPIFFE IDs in it, or write only the SPIFFE ID for the whole trust domain", w.ID)
+	}
+	return nil
+}
+
+// MarshalYAML writes the form that UnmarshalYAML reads.
+func (w WorkloadRoleConfig) MarshalYAML() (any, error) {
+	if len(w.Within) == 0 {
+		return w.ID, nil
+	}
+	type plain WorkloadRoleConfig
+	return plain(w), nil
 }

@@ -1,10 +1,11 @@
-package main
+package app
 
 import (
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/brevet-dev/brevet/internal/httpapi"
 	"github.com/google/go-cmp/cmp"
@@ -31,7 +32,7 @@ vault:
 `
 
 func TestLoadConfig(t *testing.T) {
-	cfg, err := loadConfig(write(t, goodConfig))
+	cfg, err := Load(write(t, goodConfig))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +52,7 @@ func withPeople(bootstrap string) string {
 func TestRolesOfWorkloads(t *testing.T) {
 	text := strings.Replace(goodConfig, "admins: ['spiffe://acme.example/ops/admin']",
 		"admins: ['spiffe://acme.example/ops/admin', {id: 'spiffe://other.example/lab', within: ['spiffe://acme.example/research', 'spiffe://acme.example/a/b']}]", 1)
-	cfg, err := loadConfig(write(t, text))
+	cfg, err := Load(write(t, text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,7 @@ func TestRolesOfWorkloads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg, err = loadConfig(write(t, string(again))); err != nil {
+	if cfg, err = Load(write(t, string(again))); err != nil {
 		t.Fatal(err)
 	}
 	want := []httpapi.Role{
@@ -68,7 +69,10 @@ func TestRolesOfWorkloads(t *testing.T) {
 			spiffeid.RequireFromString("spiffe://acme.example/research"), spiffeid.RequireFromString("spiffe://acme.example/a/b"),
 		}},
 	}
-	got := roles(cfg, func(d TrustDomainConfig) []WorkloadRoleConfig { return d.Admins })
+	_, got, _, err := cfg.roles()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b spiffeid.ID) bool { return a == b }), cmp.Comparer(func(a, b spiffeid.TrustDomain) bool { return a == b })); diff != "" {
 		t.Errorf("admins (-want +got):\n%s", diff)
 	}
@@ -77,11 +81,11 @@ func TestRolesOfWorkloads(t *testing.T) {
 // TestBootstrapAdmin checks that a subject alone and a subject with the issuer name the same person.
 func TestBootstrapAdmin(t *testing.T) {
 	for _, text := range []string{"root", "https://id.acme.example#root"} {
-		cfg, err := loadConfig(write(t, strings.Replace(goodConfig, "catalogue: catalog", withPeople(text), 1)))
+		cfg, err := Load(write(t, strings.Replace(goodConfig, "catalogue: catalog", withPeople(text), 1)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, err := cfg.People.open()
+		e, err := cfg.People.open(time.Now)
 		if want := "https://id.acme.example#root"; err != nil || e.bootstrap != want {
 			t.Errorf("%s: got %q, %v, want %q", text, e.bootstrap, err, want)
 		}
@@ -122,7 +126,7 @@ func TestLoadConfigRefuses(t *testing.T) {
 			if changed == goodConfig {
 				t.Fatalf("%q is not in the good configuration", tc.from)
 			}
-			_, err := loadConfig(write(t, changed))
+			_, err := Load(write(t, changed))
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want an error that says %q", err, tc.want)
 			}
@@ -141,7 +145,7 @@ func write(t *testing.T, text string) string {
 
 // TestExampleConfigurationLoads checks that the server accepts the example configuration to which the documentation points.
 func TestExampleConfigurationLoads(t *testing.T) {
-	if _, err := loadConfig("../../deploy/brevet.yaml"); err != nil {
+	if _, err := Load("../../deploy/brevet.yaml"); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package testkit
 
 import (
 	"crypto"
@@ -12,23 +12,24 @@ import (
 	"time"
 )
 
-// selfSigned generates an authority that is valid for an hour.
-func selfSigned(t *testing.T) (*x509.Certificate, crypto.Signer) {
+// SelfSigned generates an authority that is valid for an hour.
+func SelfSigned(t testing.TB) (*x509.Certificate, crypto.Signer) {
 	t.Helper()
-	return certificate(t, &x509.Certificate{
+	return Certificate(t, &x509.Certificate{
 		Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}, nil, nil)
 }
 
-// signed generates a certificate for a server on localhost.
-func signed(t *testing.T, ca *x509.Certificate, caKey crypto.Signer) (*x509.Certificate, crypto.Signer) {
+// Signed generates a certificate for a server on localhost.
+func Signed(t testing.TB, ca *x509.Certificate, caKey crypto.Signer) (*x509.Certificate, crypto.Signer) {
 	t.Helper()
-	return certificate(t, &x509.Certificate{
+	return Certificate(t, &x509.Certificate{
 		DNSNames: []string{"localhost"}, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, ca, caKey)
 }
 
-func certificate(t *testing.T, template, parent *x509.Certificate, parentKey crypto.Signer) (*x509.Certificate, crypto.Signer) {
+// Certificate generates a certificate and its key. Without a parent it is self-signed.
+func Certificate(t testing.TB, template, parent *x509.Certificate, parentKey crypto.Signer) (*x509.Certificate, crypto.Signer) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

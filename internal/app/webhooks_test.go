@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"log/slog"
@@ -33,7 +33,7 @@ func TestWebhooksOfAConfiguration(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cfg, err := loadConfig(path)
+	cfg, err := Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestWebhooksOfAConfiguration(t *testing.T) {
 		"no name":        {"name: pager", "name: ''", "webhooks.name: is required"},
 		"an unknown key": {"secret_file", "secret", "secret"},
 	} {
-		if _, err := loadConfig(write(t, goodConfig+strings.Replace(twoWebhooks, tc.from, tc.to, 1))); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if _, err := Load(write(t, goodConfig+strings.Replace(twoWebhooks, tc.from, tc.to, 1))); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: got %v, want %q", name, err, tc.want)
 		}
 	}

@@ -1,14 +1,13 @@
-package main
+package app
 
 import (
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/brevet-dev/brevet/internal/devstack"
-	"github.com/brevet-dev/brevet/internal/devstack/local"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/spiffe/go-spiffe/v2/proto/spiffe/workload"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc"
@@ -52,25 +51,14 @@ func (f *fickle) FetchX509SVID(_ *workload.X509SVIDRequest, stream grpc.ServerSt
 	}
 }
 
-// shortDir returns a folder for a socket. The path of t.TempDir may be too long for one.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "agent-") //nolint:usetesting // see above
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
 func serveFickle(t *testing.T) (*fickle, string) {
 	t.Helper()
-	socket := filepath.Join(shortDir(t), "agent.sock")
+	socket := filepath.Join(testkit.SocketFolder(t), "agent.sock")
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fickle{issuer: newIssuer(t, local.Domain), answers: make(chan error)}
+	f := &fickle{issuer: testkit.NewIssuer(t, "acme.example"), answers: make(chan error)}
 	server := grpc.NewServer()
 	workload.RegisterSpiffeWorkloadAPIServer(server, f)
 	done := make(chan struct{})

@@ -1,0 +1,388 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
+	pages "github.com/brevet-dev/brevet/internal/console"
+	"github.com/brevet-dev/brevet/internal/httpapi"
+	"github.com/brevet-dev/brevet/internal/ledger"
+	"github.com/brevet-dev/brevet/internal/mint"
+	"github.com/brevet-dev/brevet/internal/passkey"
+	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/safehttp"
+	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/scopes"
+	"github.com/exaring/otelpgx"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
+)
+
+func (s *service) openMeters(context.Context) error {
+	s.registry = prometheus.NewRegistry()
+	var watchErr, err error
+	s.watch, watchErr = httpapi.NewStopwatch(s.registry, s.Now)
+	s.gauges, err = httpapi.NewGauges(s.registry, s.Now)
+	return errors.Join(watchErr, err, s.registry.Register(collectors.NewGoCollector()),
+		s.registry.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})))
+}
+
+// readSecret returns the content of a file that the configuration names with a key, or the zero value if it names none.
+func readSecret(key, path string) (secret.Text, error) {
+	if path == "" {
+		return secret.Text{}, nil
+	}
+	text, err := secret.ReadFile(path)
+	if err != nil {
+		return secret.Text{}, fmt.Errorf("%s: %w", key, err)
+	}
+	return secret.New(text), nil
+}
+
+func (s *service) openLedger(ctx context.Context) error {
+	cfg := s.cfg.Postgres
+	databaseURL, err := readSecret("postgres.url_file", cfg.URLFile)
+	auditURL, auditErr := readSecret("postgres.audit_url_file", cfg.AuditURLFile)
+	if err := errors.Join(err, auditErr); err != nil {
+		return err
+	}
+	s.book, err = ledger.Open(ctx, ledger.Config{
+		URL: databaseURL.Reveal(), MaxConns: cfg.MaxConnections, AuditURL: auditURL.Reveal(), AuditConns: cfg.AuditConnections,
+		Log: s.Log, Tracer: otelpgx.NewTracer(), OnSealed: s.gauges.Sealed, OnRoom: s.gauges.Room, Now: s.Now,
+	})
+	if err != nil {
+		return fmt.Errorf("opening the ledger with the URL in %s (postgres.url_file): %w", cfg.URLFile, err)
+	}
+	s.onClose(s.book.Close)
+	return nil
+}
+
+// longestToken is the longest TTL that any catalogue can give. Another catalogue may be in force tomorrow.
+const longestToken = 24 * time.Hour
+
+// openVault opens Vault, and the key in Vault that signs the ledger's checkpoints.
+func (s *service) openVault(ctx context.Context) error {
+	cfg := s.cfg.Vault
+	auth, err := s.vaultAuth(ctx)
+	if err != nil {
+		return err
+	}
+	s.minter, err = mint.Open(ctx, mint.Config{
+		Addr: cfg.Address, CAFile: cfg.CAFile, Namespace: cfg.Namespace, Auth: auth,
+		Mount: cfg.TransitMount, SigningKey: cfg.SigningKey, TokenRole: cfg.TokenRole,
+		JWKSMaxAge: cfg.JWKSMaxAge, MaxTTL: longestToken, Timeout: cfg.Timeout,
+		Now: s.Now, Log: s.Log,
+	})
+	if err != nil {
+		return fmt.Errorf("opening Vault at %s (brevet bootstrap creates the login and the key %q): %w", cfg.Address, cfg.SigningKey, err)
+	}
+	s.background(ctx, s.minter.Run)
+	logKey, err := s.minter.LogKey(ctx, s.cfg.LedgerName)
+	if err != nil {
+		return fmt.Errorf("opening the key that signs checkpoints (run brevet bootstrap again to create it): %w", err)
+	}
+	s.logKey = notary{logKey, s.cfg.FormerLedgerKeys}
+	return nil
+}
+
+// notary is the log's key, together with its former keys.
+type notary struct {
+	*mint.LogKey
+	former []string
+}
+
+// Keys returns all keys that a checkpoint of the ledger may be signed with.
+func (n notary) Keys(ctx context.Context) ([]string, error) {
+	keys, err := n.LogKey.Keys(ctx)
+	return slices.Concat(n.former, keys), err
+}
+
+func (s *service) vaultAuth(ctx context.Context) (mint.Auth, error) {
+	switch cfg := s.cfg.Vault; {
+	case cfg.AppRole != nil:
+		roleID, err := readSecret("vault.approle.role_id_file", cfg.AppRole.RoleIDFile)
+		return mint.Auth{AppRole: &mint.AppRole{
+			Mount: cfg.AppRole.Mount, RoleID: roleID.Reveal(), SecretIDFile: cfg.AppRole.SecretIDFile,
+		}}, err
+	case cfg.JWT != nil && cfg.JWT.WorkloadAPI != "":
+		source, err := workloadapi.NewJWTSource(ctx, workloadapi.WithClientOptions(WorkloadAPI(cfg.JWT.WorkloadAPI)...))
+		if err != nil {
+			return mint.Auth{}, fmt.Errorf("vault.jwt.workload_api: %w", err)
+		}
+		s.onClose(func() { _ = source.Close() })
+		fresh := func(ctx context.Context) (string, error) { // for each login
+			svid, err := source.FetchJWTSVID(ctx, jwtsvid.Params{Audience: cfg.JWT.Audience})
+			if err != nil {
+				return "", fmt.Errorf("fetching a JWT-SVID: %w", err)
+			}
+			return svid.Marshal(), nil
+		}
+		return mint.Auth{JWT: &mint.JWT{Mount: cfg.JWT.Mount, Role: cfg.JWT.Role, Token: fresh}}, nil
+	case cfg.JWT != nil:
+		return mint.Auth{JWT: &mint.JWT{Mount: cfg.JWT.Mount, Role: cfg.JWT.Role, TokenFile: cfg.JWT.TokenFile}}, nil
+	default:
+		return mint.Auth{TokenFile: cfg.TokenFile}, nil
+	}
+}
+
+// openCatalogue opens the catalogue in force. If none was ever in force, that is the one in the folder.
+func (s *service) openCatalogue(ctx context.Context) error {
+	folder := s.cfg.Catalogue
+	files, err := scopes.ReadFS(os.DirFS(folder))
+	if err != nil {
+		return fmt.Errorf("reading the catalogue in %s: %w", folder, err)
+	}
+	s.catalogue, err = broker.OpenCatalogue(ctx, s.book, files, s.Now(), s.Log)
+	if err != nil {
+		return fmt.Errorf("opening the catalogue (first loaded from %s): %w", folder, err)
+	}
+	s.Log.InfoContext(ctx, "catalogue loaded", "digest", s.catalogue.Digest(), "scopes", len(s.catalogue.Scopes()))
+	return nil
+}
+
+// electors are the configured people: how they authenticate, and what they may do.
+type electors struct {
+	verifier *people.Verifier
+	policy   approval.Policy
+	// bootstrap is the id of the bootstrap admin, if there is one.
+	bootstrap string
+}
+
+// open turns the configuration into what the broker and the server need. If no people are configured, nobody can
+// authenticate as a person.
+func (p *PeopleConfig) open(now func() time.Time) (electors, error) {
+	if p == nil {
+		return electors{}, nil
+	}
+	var rules []people.Rule
+	for _, r := range p.Roles {
+		rules = append(rules, people.Rule{Role: people.Role(r.Role), Group: r.Group, Within: r.Within})
+	}
+	var e electors
+	var errs [5]error
+	e.policy.Rules, errs[0] = people.NewRules(rules)
+	e.policy.Owners, errs[1] = people.NewOwners(p.Owners)
+	var carrier *http.Client
+	carrier, errs[2] = p.carrier()
+	e.verifier, errs[3] = people.New(people.Config{
+		Issuer: p.Issuer, ClientID: p.ClientID, Delegations: p.DelegationAudiences, GroupsClaim: p.GroupsClaim, OwnerClaim: p.OwnerClaim,
+		HTTPClient: carrier, Now: now,
+	})
+	if p.BootstrapAdmin != "" {
+		e.bootstrap, errs[4] = people.ParseID(p.Issuer, p.BootstrapAdmin)
+	}
+	if err := errors.Join(errs[:]...); err != nil {
+		return electors{}, fmt.Errorf("people: %w", err)
+	}
+	return e, nil
+}
+
+// openPeople opens the configured people, and logs whether the bootstrap admin is on.
+func (s *service) openPeople(ctx context.Context) (err error) {
+	if s.people, err = s.cfg.People.open(s.Now); err != nil || s.people.bootstrap == "" {
+		return err
+	}
+	end, on, err := s.book.Bootstrap(ctx)
+	switch {
+	case err != nil:
+		return err
+	case on:
+		s.Log.WarnContext(ctx, "bootstrap admin is on", "person", s.people.bootstrap, "until", end)
+	default:
+		s.Log.InfoContext(ctx, "bootstrap admin is off", "person", s.people.bootstrap, "since", end)
+	}
+	return nil
+}
+
+// carrier returns an HTTP client that trusts the configured roots and no others. Without configured roots it returns nil,
+// for the system's.
+func (p *PeopleConfig) carrier() (*http.Client, error) {
+	if p.CAFile == "" {
+		return nil, nil //nolint:nilnil // the system's roots
+	}
+	roots, err := safehttp.ReadRoots(p.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("ca_file: %w", err)
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}, nil
+}
+
+// openBroker makes the broker, and starts its sweeper and the task that follows the catalogue.
+func (s *service) openBroker(ctx context.Context) error {
+	site, err := relyingParty(s.cfg.Console)
+	if err != nil {
+		return err
+	}
+	s.core, err = broker.New(broker.Config{
+		Ledger: s.watch.Ledger(s.book), Live: s.watch.LiveCredentials(s.book), Feed: s.book, Usage: s.book, Stats: s.book, Tokens: s.book,
+		Approvals: s.book, Passkeys: s.book, RelyingParty: site, DPoPReplayCache: s.book,
+		Minter: s.watch.Minter(s.minter), Signer: s.minter, ApprovalPolicy: s.people.policy, Catalogue: func() *scopes.Catalogue { return s.catalogue },
+		Catalogues: s.book, SecondAdmin: s.cfg.CatalogueSecondAdmin, Issuer: s.cfg.Issuer, Now: s.Now, Log: s.Log, OnUnrevoked: s.gauges.Unrevoked,
+	})
+	if err != nil {
+		return err
+	}
+	s.onClose(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if err := s.core.Close(ctx); err != nil {
+			s.Log.ErrorContext(ctx, "refusals not recorded", "error", err)
+		}
+	})
+	warnUnsignable(ctx, s.Log, site, s.catalogue)
+	s.background(ctx, func(ctx context.Context) error { return s.core.Sweep(ctx, s.book) })
+	s.background(ctx, s.core.FollowCatalogue)
+	return nil
+}
+
+// relyingParty returns the site that passkeys are for: the console's host and its only origin. Without a console it returns
+// the zero value.
+func relyingParty(c *ConsoleConfig) (passkey.RelyingParty, error) {
+	if c == nil {
+		return passkey.RelyingParty{}, nil
+	}
+	u, err := pages.ParseURL(c.URL)
+	if err != nil {
+		return passkey.RelyingParty{}, fmt.Errorf("console: %w", err)
+	}
+	origin := url.URL{Scheme: u.Scheme, Host: u.Host}
+	return passkey.RelyingParty{ID: u.Hostname(), Origins: []string{origin.String()}}, nil
+}
+
+// warnUnsignable logs the scopes that nobody can approve, because they need a passkey and there is no console to sign in.
+func warnUnsignable(ctx context.Context, log *slog.Logger, site passkey.RelyingParty, catalogue *scopes.Catalogue) {
+	if site.Configured() {
+		return
+	}
+	for _, s := range catalogue.Scopes() {
+		if s.Approval != nil && s.Approval.Passkey == scopes.PasskeyRequired {
+			log.WarnContext(ctx, "scope requires passkeys, but no console is configured", "scope", s.Name)
+		}
+	}
+}
+
+func (s *service) openAttestor(ctx context.Context) error {
+	var specs []attest.BundleSpec
+	var domains []spiffeid.TrustDomain
+	for _, d := range s.cfg.TrustDomains {
+		name, err := spiffeid.TrustDomainFromString(d.Name)
+		if err != nil {
+			return fmt.Errorf("trust_domains: %q: %w", d.Name, err)
+		}
+		spec := attest.BundleSpec{TrustDomain: name, WorkloadAPI: d.WorkloadAPI, File: d.BundleFile}
+		if e := d.BundleEndpoint; e != nil {
+			spec.Endpoint = &attest.EndpointSpec{URL: e.URL, Profile: e.Profile}
+			if e.Profile != attest.ProfileHTTPSSPIFFE {
+				spec.Endpoint.CAFile = e.TrustFile
+			} else {
+				spec.Endpoint.BundleFile = e.TrustFile
+				if spec.Endpoint.SPIFFEID, err = attest.ParseID(e.SPIFFEID); err != nil {
+					return fmt.Errorf("trust_domains.%s.bundle_endpoint: spiffe_id: %w", d.Name, err)
+				}
+			}
+		}
+		specs, domains = append(specs, spec), append(domains, name)
+	}
+	var err error
+	if s.bundles, err = attest.Open(ctx, specs, s.Log, s.Now); err != nil {
+		return fmt.Errorf("opening the trust domains' bundles: %w", err)
+	}
+	s.onClose(func() { _ = s.bundles.Close() })
+	s.attestor, err = attest.New(attest.Config{
+		Bundles: s.bundles, TrustDomains: domains, Audience: s.cfg.Issuer, Now: s.Now, OnRefusal: httpapi.RecordHandshakes(s.core, s.Log),
+	})
+	return err
+}
+
+// openAPI opens the server's certificate, and makes the server.
+func (s *service) openAPI(ctx context.Context) (err error) {
+	if err = httpapi.MeterBundles(s.registry, s.bundles.Status, s.Now); err != nil {
+		return err
+	}
+	if s.served, err = s.openCertificate(ctx, s.cfg.TLS); err != nil {
+		return err
+	}
+	s.background(ctx, func(ctx context.Context) error { return s.served.watch(ctx, s.Log, watchCertificate) })
+	if err = httpapi.MeterCertificate(s.registry, s.served.expires); err != nil {
+		return err
+	}
+	auditors, admins, orchestrators, rolesErr := s.cfg.roles()
+	resourceServers, err := s.cfg.resourceServers()
+	if err = errors.Join(rolesErr, err); err != nil {
+		return err
+	}
+	hosts := s.cfg.Hosts
+	if u, err := url.Parse(s.cfg.Issuer); err == nil {
+		hosts = append(hosts, u.Host)
+	}
+	s.api, err = httpapi.New(httpapi.Config{
+		Broker: s.core, Attestor: s.attestor, People: s.people.verifier, Keys: s.minter, InclusionProofs: s.book, LogKeys: s.logKey,
+		Hosts: hosts, JWKSMaxAge: s.cfg.Vault.JWKSMaxAge, CursorKey: s.book.CursorKey(),
+		Auditors: auditors, Admins: admins, Orchestrators: orchestrators,
+		ResourceServers: resourceServers, BootstrapAdmin: s.people.bootstrap, Bootstrap: s.book,
+		Ready: []httpapi.Check{
+			{Name: "ledger", Probe: s.book.Ready},
+			{Name: "vault", Probe: s.minter.Ready},
+			{Name: "bundles", Probe: s.anyBundle},
+			{Name: "certificate", Probe: s.served.ready},
+		},
+		Log: s.Log, Registry: s.registry, Now: s.Now,
+	})
+	return err
+}
+
+// anyBundle returns an error unless at least one trust domain has a bundle. The outage of another trust domain must not take
+// this replica away from everyone else.
+func (s *service) anyBundle(context.Context) error {
+	if !slices.ContainsFunc(s.bundles.Status(), func(b attest.BundleStatus) bool { return b.Available }) {
+		return errors.New("no trust domain has a bundle")
+	}
+	return nil
+}
+
+func (s *service) openConsole() (*pages.Console, error) {
+	carrier, err := s.cfg.People.carrier()
+	if err != nil {
+		return nil, fmt.Errorf("people: %w", err)
+	}
+	cfg := pages.Config{
+		Broker: s.core, People: s.people.verifier, InclusionProofs: s.book, LogKeys: s.logKey, Sessions: s.book, Past: s.book, Ledger: s.book,
+		Vault: s.minter, Key: s.book.CursorKey(), Voted: s.api.CountVote,
+		ClientID: s.cfg.People.ClientID, HTTPClient: carrier, URL: s.cfg.Console.URL, Log: s.Log, Now: s.Now,
+		Bundles: func() []pages.Bundle {
+			var all []pages.Bundle
+			for _, of := range s.bundles.Status() {
+				b := pages.Bundle{TrustDomain: of.TrustDomain.Name(), Problem: of.Err}
+				if of.Available {
+					b.Fetched = of.Fetched
+				}
+				all = append(all, b)
+			}
+			return all
+		},
+	}
+	if cfg.ClientSecret, err = readSecret("console.client_secret_file", s.cfg.Console.ClientSecretFile); err != nil {
+		return nil, err
+	}
+	for _, domain := range s.cfg.TrustDomains {
+		cfg.TrustDomains = append(cfg.TrustDomains, domain.Name)
+	}
+	for _, p := range httpapi.ProblemTexts() {
+		cfg.Problems = append(cfg.Problems, pages.Problem(p))
+	}
+	return pages.New(cfg)
+}

@@ -1,0 +1,44 @@
+package app
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// WorkloadAPI returns the options for programs that use a Workload API for a long time. On some errors go-spiffe gives up for
+// good, and uses its last state until that expires. These errors are meant for a program that starts. After the first
+// successful response, it turns them into outages, which go-spiffe retries.
+func WorkloadAPI(address string) []workloadapi.ClientOption {
+	var answered atomic.Bool
+	return []workloadapi.ClientOption{workloadapi.WithAddr(address), workloadapi.WithDialOptions(grpc.WithStreamInterceptor(
+		func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			insist := func(err error) error {
+				if code := status.Code(err); ctx.Err() == nil && answered.Load() && (code == codes.Canceled || code == codes.InvalidArgument) {
+					return status.Error(codes.Unavailable, err.Error())
+				}
+				return err
+			}
+			stream, err := open(ctx, desc, conn, method, opts...)
+			return &insistentStream{stream, &answered, insist}, insist(err)
+		}))}
+}
+
+type insistentStream struct {
+	grpc.ClientStream
+	answered *atomic.Bool
+	insist   func(error) error
+}
+
+// RecvMsg reads one message.
+func (s *insistentStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if err == nil {
+		s.answered.Store(true)
+	}
+	return s.insist(err)
+}
