@@ -10,12 +10,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/brevet-dev/brevet/scopes/diff"
-
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/diff"
 )
 
 // CatalogPlanCmd is `brevet catalog plan`.

@@ -118,7 +118,6 @@ func (c *Console) visit(do func(*http.Request, *visitor) (view, error)) http.Han
 // look handles a form that changes nothing: it shows a page about the submitted data.
 func (c *Console) look(do func(*http.Request, *visitor) (view, error)) http.HandlerFunc {
 	return c.serve(c.refuseNobody, func(w http.ResponseWriter, r *http.Request, who *visitor) error {
-		//nolint:gosec // every body is bounded before
 		if err := r.ParseMultipartForm(mostBody); err != nil && !errors.Is(err, http.ErrNotMultipart) {
 			return errForm
 		}

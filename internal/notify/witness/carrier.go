@@ -206,9 +206,9 @@ func tend(ctx context.Context, d duty) {
 				why = WhyHistory
 			}
 			d.failed(why)
-			switch {
-			case why == failing:
-			case why == WhyHistory:
+			switch why {
+			case failing:
+			case WhyHistory:
 				d.log.ErrorContext(ctx, "a witness has cosigned another history of the ledger: see docs/audit.md", "error", err)
 			default:
 				d.log.WarnContext(ctx, "checkpoints are not accepted", "error", err)
