@@ -128,7 +128,7 @@ func cluster(t *testing.T, seen callers) (kubeconfig string) {
 	address, ca := serveTLS(t, seen)
 	kubeconfig = filepath.Join(t.TempDir(), "config")
 	text := fmt.Sprintf(`apiVersion: v1
-kind: app.Config
+kind: Config
 clusters: [{name: c, cluster: {server: %q, certificate-authority: %q}}]
 contexts: [{name: c, context: {cluster: c, user: brevet}}]
 current-context: c

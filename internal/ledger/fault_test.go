@@ -213,9 +213,9 @@ func TestFullQueue(t *testing.T) {
 }
 
 // If an operator cancels a commit's wait for its standby, Postgres reports success, with a warning that the commit may be
-// lost with the server. The ledger must not take that for success.
+// lost with the server. The ledger must not take that for success. The setting makes the commits of every database of the
+// server wait, so no other test may run meanwhile.
 func TestCancelledWaitForStandby(t *testing.T) {
-	t.Parallel()
 	db := testkit.NewDB(t)
 	l := open(t, db.BrokerURL)
 	begin(t, l, allowed(nil))
