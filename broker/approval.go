@@ -35,7 +35,7 @@ type ApprovalRequest struct {
 	Reused int
 	// Voted means that the call that returned the request has recorded a vote.
 	Voted bool
-	// of is the request whose approval this one reuses. It is set if approvals must be signed.
+	// of is the request whose approval this one reuses. It is loaded only if approvals must be signed.
 	of *ApprovalRequest
 }
 
@@ -63,8 +63,8 @@ func (c *ApprovalRequest) facts() *approval.Request {
 	return r
 }
 
-// Entitled returns nil if a person may cast this verdict on a request, going by the person's identity and groups. It decides what
-// the person is offered. The vote checks again, and so does the mint.
+// Entitled returns nil if a person may cast this verdict on a request, going by the person's identity and groups. The console
+// uses it to choose which buttons to show; Vote and the mint check again.
 func (b *Broker) Entitled(who people.Person, says approval.Verdict, c *ApprovalRequest) error {
 	return b.cfg.ApprovalPolicy.Entitled(approval.VoterOf(who), says, c.facts())
 }

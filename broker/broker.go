@@ -69,7 +69,7 @@ type Broker struct {
 	waiters  waiters
 	watchers sync.WaitGroup
 	inForce  catalogueInForce
-	// listeners are notified of requests that wait for them.
+	// listeners are notified of requests that wait for approval.
 	listeners listeners
 	followers *ratelimit.Semaphore // callers that follow the record
 	// places assigns places in status lists to new tokens. lists caches the signed lists.

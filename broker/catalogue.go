@@ -48,7 +48,7 @@ type CatalogueStep struct {
 	// catalogue has or would have.
 	Digest, Base string
 	Version      int64
-	// Actor is a SPIFFE ID or the ID of a person. It is empty for the first step of all.
+	// Actor is a SPIFFE ID or the ID of a person. It is empty for the very first step.
 	Actor, Reason string
 	// Proposal is the ID of the proposed change that this step decides, and Proposer its author. Both are empty if there is none.
 	Proposal, Proposer string
@@ -273,16 +273,16 @@ func (b *Broker) catalogue() *scopes.Catalogue {
 // Scopes returns the scopes of the catalogue that this replica decides by.
 func (b *Broker) Scopes() []*scopes.Scope { return b.catalogue().Scopes() }
 
-// reload loads the catalogue in force. than is the digest of the catalogue that the caller used. If this replica no longer uses
+// reload loads the catalogue in force. used is the digest of the catalogue that the caller used. If this replica no longer uses
 // that catalogue, another caller has already reloaded, and reload does nothing.
-func (b *Broker) reload(ctx context.Context, than string) error {
+func (b *Broker) reload(ctx context.Context, used string) error {
 	b.inForce.mu.Lock()
 	defer b.inForce.mu.Unlock()
-	if b.catalogue().Digest() != than {
+	if b.catalogue().Digest() != used {
 		return nil
 	}
 	head, err := b.cfg.Catalogues.InForce(ctx)
-	if err != nil || head.Version == 0 || head.Digest == than {
+	if err != nil || head.Version == 0 || head.Digest == used {
 		return err
 	}
 	catalogue, err := loadKept(ctx, b.cfg.Catalogues, head.Digest)

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// endPage is how many records are ended per batch. mostReceipts is how many credentials a receipt lists.
+	// endPage is how many records are ended per batch. mostReceipts is how many credentials a receipt lists at most.
 	endPage      = 500
 	mostReceipts = 1000
-	// Many records move concurrently, because they share commits. Few Vault calls run concurrently, because they share nothing.
+	// endWriters is high: writers share commits. endRevokers is low: each call to Vault costs the same on its own.
 	endWriters, endRevokers = 64, 8
 	// revokeTimeout is how long the caller that orders an end waits for Vault. The sweeper continues after that.
 	revokeTimeout = 5 * time.Second
@@ -45,8 +45,8 @@ func finally(h LiveCredential, now time.Time, term int64) Outcome {
 	return Outcome{ID: h.ID, Time: now, Status: final(h.Detail), Detail: h.Detail, Actor: h.Actor, Term: term}
 }
 
-// endAll ends all matching credentials. It first makes all of them inactive on every replica, and then revokes them in Vault. The
-// list in the receipt is limited; the work is not.
+// endAll ends all matching credentials. It first makes all of them inactive on every replica, and then revokes them in Vault.
+// The receipt lists at most mostReceipts. The others are inactive too, and the sweeper revokes them in Vault.
 func (b *Broker) endAll(ctx context.Context, sel Selector, reach Reach, e ending) (Receipt, error) {
 	receipt := Receipt{Time: b.cfg.Now()}
 	done, open, err := b.stopAll(ctx, sel, reach, e)
@@ -79,8 +79,8 @@ func (b *Broker) stopAll(ctx context.Context, sel Selector, reach Reach, e endin
 	}
 }
 
-// end ends records that are already known, like endAll. It reports whether all of them are recorded as ended; the sweeper finishes what
-// Vault has not revoked yet.
+// end ends records that are already known, like endAll, but without waiting for the other replicas. It reports whether all of
+// them are recorded as ended; the sweeper finishes what Vault has not revoked yet.
 func (b *Broker) end(ctx context.Context, held []LiveCredential, e ending) bool {
 	ctx = context.WithoutCancel(ctx)
 	_, open, err := b.stop(ctx, held, e)
@@ -437,7 +437,7 @@ type TaskEnd struct {
 	Actor    Actor
 	SPIFFEID string // of the sandbox that the task belongs to
 	Task     string
-	At       time.Time // not after now means now
+	At       time.Time // a time that is not in the future means now
 	Reason   string
 }
 

@@ -11,7 +11,7 @@ import (
 var (
 	// ErrLedgerUnavailable: the record could not be made durable.
 	ErrLedgerUnavailable = errors.New("ledger is unavailable")
-	// ErrVaultUnavailable: Vault did not answer, is sealed, or refused for a reason that may pass.
+	// ErrVaultUnavailable: Vault did not answer, is sealed, or refused for a temporary reason.
 	ErrVaultUnavailable = errors.New("vault is unavailable")
 	// ErrMintMismatch: the credential that Vault returned differs from the recorded intent.
 	ErrMintMismatch = errors.New("minted credential differs from its intent")

@@ -31,7 +31,7 @@ type EventKind string
 const (
 	EventWaiting EventKind = "waiting" // a request started to wait, or received a break-glass vote while it waits
 	EventDecided EventKind = "decided" // a request no longer waits
-	EventCurrent EventKind = "current" // all known requests were sent; sent again when More changes
+	EventCurrent EventKind = "current" // the listener now knows all waiting requests; sent again whenever More changes
 )
 
 // Event is a change in what waits for a person.
@@ -65,9 +65,9 @@ type Listener struct {
 	close  func()
 	voter  approval.Voter
 	after  string
-	knows  map[string]bool // requests that it was told wait; nil until the first events
-	broken map[string]bool // requests that it was told have a break-glass vote
-	more   bool            // it was told that more requests wait
+	knows  map[string]bool // requests announced to it as waiting; nil before the first events
+	broken map[string]bool // requests announced to it with a break-glass vote
+	more   bool            // it was told that there are more
 }
 
 // listeners are the listeners on this replica.

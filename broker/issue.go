@@ -40,8 +40,8 @@ type Result struct {
 	Record Record
 	// Credential is set only if the status of Record is StatusIssued.
 	Credential *Credential
-	// Earlier is the record of an earlier request with the same idempotency key that was denied or is pending. For a redemption it
-	// is the request itself when that is pending or was rejected.
+	// Earlier is the record of an earlier request with the same idempotency key that was denied or is pending. For a
+	// redemption, it is the request to redeem, if that is still pending or was rejected.
 	Earlier *View
 }
 
@@ -174,8 +174,8 @@ func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, no
 	return rec, key, nil
 }
 
-// turnAway commits a denial for a request that the ledger refused because of a quarantine, an ended task or a limit. It returns
-// any other cause.
+// turnAway commits a denial for a request that the ledger refused because of a quarantine, an ended task or a limit. If cause
+// is none of these, it returns cause as the error.
 func (b *Broker) turnAway(ctx context.Context, who attest.Identity, rec Record, cause error) (Record, error) {
 	denial, err := stoppedRecord(who, rec, cause)
 	if err != nil {
@@ -478,7 +478,8 @@ const (
 	UnexpectedResource  = "resource"
 )
 
-// Unexpected means that the grant would differ from what the caller expects. Nothing was decided.
+// Unexpected means that the grant would differ from what the caller expects. Nothing was recorded as decided, and nothing was
+// minted.
 type Unexpected struct{ Field string } //nolint:errname // it reads as what the grant is
 
 func (u *Unexpected) Error() string { return "granted " + u.Field + " differs from the expected one" }

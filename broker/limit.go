@@ -9,17 +9,17 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// Limit is a limit of a scope, with the key that a request counts under. The ledger counts with the generic cell rate algorithm:
-// Count requests may pass at once, and after that one per Emission. So any one window holds fewer than twice Count requests, and
-// under steady use it holds Count. A limit with Live counts live credentials instead.
+// Limit is a limit of a scope, with the key that a request counts under. The ledger counts with the generic cell rate
+// algorithm: a burst of up to Count requests may pass, and after that one per Emission. So no window holds twice Count requests
+// or more, and steady use gives Count per window. A limit with Live counts live credentials instead.
 type Limit struct {
 	scopes.Limit
 	// Key contains the trust domain, so that no trust domain uses up the limit of another.
 	Key string
 }
 
-// Emission is the time after which one more request may pass, in whole microseconds. It is rounded up, so that never more
-// requests pass than the limit allows. It is zero for a limit on live credentials.
+// Emission is the time after which one more request may pass, in whole microseconds. It is rounded up, so that no more requests
+// pass than the limit allows. It is zero for a limit on live credentials.
 func (l Limit) Emission() time.Duration {
 	if l.Live > 0 {
 		return 0
@@ -79,8 +79,8 @@ func (l *Limited) Seconds() int64 {
 // Unwrap returns ErrLimited.
 func (l *Limited) Unwrap() error { return ErrLimited }
 
-// stoppedRecord turns a request that the ledger stopped into a denial, if cause is one that only the ledger knows. It returns any
-// other cause. The denial leaves the idempotency key to a retry.
+// stoppedRecord makes a denial of a request that the ledger refused for a quarantine, an ended task or a limit. For any other
+// cause it returns cause. The denial does not use the idempotency key, so a retry can.
 func stoppedRecord(who attest.Identity, rec Record, cause error) (Record, error) {
 	req, d := rec.Request, rec.Decision
 	req.IdempotencyKey = ""

@@ -73,7 +73,7 @@ type Tokens interface {
 	// its task or quarantined its sandbox.
 	Alive(ctx context.Context, id string) (bool, error)
 	// Cached answers TokenStanding from memory, for active tokens only: ok is false if this replica does not know the token, or
-	// might have missed an end that WaitForReplicas has waited for.
+	// holds no lease, so that it may have missed an end.
 	Cached(id string, claims [32]byte) (standing TokenStanding, ok bool)
 	// WaitForReplicas returns when no replica relies on cached state from before the call. Every replica then honors the ends and
 	// the catalogue that were committed before the call. This takes some milliseconds, half a second if a replica does not
@@ -98,8 +98,8 @@ type Approvals interface {
 	UpsertPerson(ctx context.Context, v approval.Voter, at time.Time) (approval.Voter, error)
 	// Votes returns the votes on a request, oldest first, each with the latest known data about its voter.
 	Votes(ctx context.Context, request string) ([]approval.Vote, error)
-	// ReusableApprovals returns the few recent requests whose approval may cover another request: those of a sandbox for the same
-	// task and scope that people have approved since a time, newest first.
+	// ReusableApprovals returns requests whose approval may cover a new one: same sandbox, task and scope, approved since the
+	// given time, newest first. It returns only a few.
 	ReusableApprovals(ctx context.Context, asked ReuseKey, since time.Time) ([]View, error)
 	// ReusedBy returns the issuances of the requests that reused the approval of a request. It returns an empty string for each
 	// of them that has no issuance yet.
@@ -229,9 +229,10 @@ type Minter interface {
 	Mint(ctx context.Context, order *Order) (Credential, error)
 	// Renew extends a credential to its expiry and never beyond. It may be called again.
 	Renew(ctx context.Context, minted Minted) error
-	// Revoke returns nil only if Vault has confirmed that nothing of h is alive. It may be called again.
+	// Revoke returns nil only if Vault has confirmed that neither the token nor the lease of h exists any more. It may be
+	// called again.
 	Revoke(ctx context.Context, h VaultLease) error
-	// Alive reports whether Vault still holds anything of h.
+	// Alive reports whether Vault still has the token or the lease of h.
 	Alive(ctx context.Context, h VaultLease) (bool, error)
 }
 
@@ -328,7 +329,7 @@ type Query struct {
 	Limit                                        int // the page size, 1 to 500
 	// Before continues a listing: only records with smaller indexes follow. Zero starts at the newest record.
 	Before int64
-	// From, unless zero, pages backward: it selects the last page whose indexes are all at least From, in the same order.
+	// From, if not zero, reads the preceding page: the last page of records with indexes of at least From, still newest first.
 	From int64
 }
 
@@ -358,8 +359,8 @@ type Happening struct {
 	Calls                 *int64    // the number of uses that a holder reported
 }
 
-// Page is one page of a List. Next is the Before of the following page, and zero on the last page. Prev is the From of the
-// preceding page, and zero on the first page.
+// Page is one page of a List. Next goes into Query.Before to read the following page; it is zero if this is the last. Prev goes
+// into Query.From to read the preceding page; it is zero if this is the first.
 type Page struct {
 	Records    []View
 	Next, Prev int64
@@ -376,7 +377,7 @@ const (
 	NoticeUnrevoked NoticeKind = "credential.unrevoked" // a credential should be dead, but may not be
 )
 
-// NoticeLease is how long an Outbox serves a subscriber alone, counted from the last call of that Outbox.
+// NoticeLease is how long an Outbox owns a subscriber after its last call.
 const NoticeLease = 30 * time.Second
 
 // Notice is a message to an external system. It contains no secret, and no free text of a sandbox.
@@ -408,8 +409,8 @@ type Subscription struct {
 type Outbox interface {
 	// Subscribe starts a subscription at the end of the ledger, unless it already exists.
 	Subscribe(ctx context.Context, name string) error
-	// Next returns the oldest notice that is due, and postpones it by NoticeLease. It returns nil if there is none, or if another
-	// Outbox serves this subscriber. That one keeps the subscriber until NoticeLease after its last call.
+	// Next returns the oldest notice that is due, and postpones it by NoticeLease. It returns nil if there is none, or if
+	// another Outbox owns the subscriber (see NoticeLease).
 	Next(ctx context.Context, sub Subscription) (*Notice, error)
 	// MarkDelivered removes a notice after its delivery.
 	MarkDelivered(ctx context.Context, name string, n Notice) error

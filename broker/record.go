@@ -61,7 +61,7 @@ const (
 	// StatusRevoked and StatusReleased: the credential ended before it expired. Its holder released it, or others revoked it.
 	StatusRevoked  Status = "revoked"
 	StatusReleased Status = "released"
-	// StatusUsed: a one-shot token was used: one caller was told that it is in force.
+	// StatusUsed: the token was one-shot, and Brevet has confirmed it to one caller.
 	StatusUsed Status = "used"
 	// StatusExpired: the credential has expired. The record of a leased credential says so once Vault confirms it. Other
 	// credentials and pending requests read as expired once their time has passed.
@@ -76,7 +76,7 @@ const (
 	CauseQuarantined = "quarantined"  // by an admin
 	CauseUndelivered = "undelivered"  // the response did not reach the caller
 	CauseOverdue     = "overdue"      // it has expired, but Vault still holds it
-	CauseGone        = "gone"         // Vault no longer held it before it expired
+	CauseGone        = "gone"         // it vanished from Vault before it expired
 	CauseParentEnded = "parent_ended" // the token that it was delegated from has ended
 )
 
@@ -153,9 +153,9 @@ type Minted struct {
 	// Digest is the SHA-256 of the secret, which identifies it. It is zero for a static secret, because a digest would help an
 	// attacker to guess the secret.
 	Digest [32]byte
-	// Until is the latest expiry. Whole means that the credential lives until then without renewal. ShortLease means that its
-	// lease must be renewed too, because it ends earlier. These fields are not recorded: a credential is renewed only right after
-	// its mint.
+	// Until is the latest expiry. If Whole is set, the credential lives until then without renewal. If ShortLease is set, its
+	// lease ends before its token does, and must be renewed as well. These fields are not recorded: a credential is renewed
+	// only right after its mint.
 	Until             time.Time
 	Whole, ShortLease bool
 }
@@ -196,9 +196,9 @@ type Command struct {
 	// Target is what the order affects. For the end of a task it holds SPIFFEID and Task. For a quarantine it holds only
 	// SPIFFEID, which may be a path prefix, or "spiffe://" and a trust domain. For a revocation any fields may be set.
 	Target Selector
-	At     time.Time // when the task ends; now, if that is not after Time
+	At     time.Time // when the task ends; a time that is not in the future means now
 	Reason string    // free text of the actor
-	Lifts  string    // the command that ordered the quarantine to lift
+	Lifts  string    // the ID of the command that set the quarantine which this one lifts
 }
 
 // Quarantine is an order in force that sandboxes get no credentials.

@@ -95,8 +95,8 @@ func (q RatesQuery) Starts() []time.Time {
 	return all
 }
 
-// Nothing returns rates in which every count is zero.
-func (q RatesQuery) Nothing() Rates {
+// ZeroRates returns rates whose counts are all zero.
+func (q RatesQuery) ZeroRates() Rates {
 	r := Rates{Step: q.Step, From: q.Since, Until: q.Until}
 	for _, start := range q.Starts() {
 		r.Steps = append(r.Steps, Rate{Start: start})
@@ -125,7 +125,8 @@ type ScopeUsage struct {
 	Scope string
 	// Asked counts requests, Granted counts issued credentials, and Denied counts what policy, limits or people denied.
 	Asked, Granted, Denied int64
-	// Reported counts the credentials with a report, Used those of them that were used, and Calls all their uses.
+	// Reported counts credentials with a usage report. Used counts those that were used at least once. Calls is the total of
+	// all reported uses.
 	Reported, Used, Calls int64
 	LastUsed              time.Time // zero if never used
 }
@@ -182,7 +183,7 @@ func (u ScopeUsage) share() float64 {
 
 // LedgerStatus is the state of the ledger's store, for display. No decision depends on it.
 type LedgerStatus struct {
-	RoundTrip time.Duration // of a ping; zero if there is no clock to measure with
+	RoundTrip time.Duration // of a ping; zero if not measured
 	Version   string        // of the server
 	Primary   bool          // the server accepts writes
 	Entries   int64         // in the ledger
@@ -226,7 +227,7 @@ const (
 
 // VaultStatus is the state of Vault and of the broker's login.
 type VaultStatus struct {
-	RoundTrip time.Duration // of the question whether Vault is sealed
+	RoundTrip time.Duration // of the seal-status call
 	Version   string
 	Sealed    bool
 	Login     time.Duration // how long the broker's token lives without renewal; zero means forever

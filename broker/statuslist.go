@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// listPlaces is how many tokens a status list has room for. listOpen is how long it takes new ones.
+	// listPlaces is how many tokens a status list has room for. A list accepts new tokens for listOpen.
 	listPlaces, listOpen = 1 << 13, time.Hour
-	// StatusListTTL is how long a verifier uses a list before it fetches a newer one. The broker serves a signed list for as
-	// long, and a cache may then keep it for as long again. So a list expires after listLife.
+	// StatusListTTL is how long a verifier uses a list before it fetches a newer one. The broker may serve a signed list for
+	// another StatusListTTL, and caches may keep it for a third. listLife is the sum.
 	StatusListTTL, listLife = 20 * time.Second, 3 * StatusListTTL
 	// listPause is how long a list is served without reading it again.
 	listPause = time.Second
@@ -101,8 +101,8 @@ type StatusList struct {
 	Tag   string // differs for different Tokens
 }
 
-// lists caches the lists that this replica has served. It reads one cached list at a time, so that the store always has capacity
-// for lookups of tokens. It also reads one uncached list at a time, so that made-up IDs do not delay known lists.
+// lists caches the lists that this replica has served. It reads at most one cached and one uncached list at a time. The first
+// limit leaves the store free for lookups of tokens. Because the two are separate, made-up IDs cannot delay known lists.
 type lists struct {
 	turn    chan struct{}
 	search  chan struct{}

@@ -17,8 +17,8 @@ const (
 	sweepEvery = time.Second
 	sweepBatch = 200
 	mostRounds = 10
-	// abandoned is the age at which an unfinished record can have nothing alive in Vault: the request gives up within mintWithin,
-	// and whatever it minted last lives for at most Unrenewed without renewal.
+	// abandoned is the age after which an unfinished record has nothing alive in Vault any more: the request gives up within
+	// mintWithin, and whatever it minted last lives for at most Unrenewed without renewal.
 	abandoned = mintWithin + Unrenewed
 	// renewedBy is the age at which a delivered credential has been renewed or has expired. For checkSpan after that, the sweeper
 	// checks which of the two happened.
@@ -92,8 +92,8 @@ func (s *sweeper) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// closeTasks makes credentials inactive if the deadline of their task has passed, and withdraws the requests of ended tasks. It
-// leaves the revocation in Vault to finish.
+// closeTasks makes credentials inactive if the deadline of their task has passed, and withdraws the requests of ended tasks.
+// The method finish revokes them in Vault.
 func (s *sweeper) closeTasks(ctx context.Context) error {
 	tasks, err := s.cfg.Live.Deadlines(ctx, sweepBatch)
 	if err != nil {

@@ -1109,10 +1109,12 @@ type Issuance struct {
 	DecisionCode string          `json:"decision_code"`
 
 	// EndedBy Who ended the credential early: a SPIFFE ID or the id of a person.
-	EndedBy     string    `json:"ended_by,omitempty,omitzero"`
-	ExpiresAt   time.Time `json:"expires_at,omitempty,omitzero"`
-	Explanation string    `json:"explanation,omitempty,omitzero"`
-	ID          string    `json:"id"`
+	EndedBy   string    `json:"ended_by,omitempty,omitzero"`
+	ExpiresAt time.Time `json:"expires_at,omitempty,omitzero"`
+
+	// Explanation What exactly was wrong, in a fixed text or a text of the catalogue.
+	Explanation string `json:"explanation,omitempty,omitzero"`
+	ID          string `json:"id"`
 
 	// Index The index of the ledger entry. Only auditors see it.
 	Index *int64 `json:"index,omitempty"`
@@ -1217,7 +1219,7 @@ type LogReceiptEntry struct {
 	Proof []Hash `json:"proof"`
 }
 
-// NarrowestAsk The request closest to the denied one that policy would allow. It never asks for more than the denied one.
+// NarrowestAsk Of all requests that policy would allow, the one closest to the denied request. It never asks for more.
 type NarrowestAsk struct {
 	// Params The parameters of the scope, by name. The catalogue defines them and the values that they accept.
 	//
@@ -1330,12 +1332,38 @@ type Policies = []string
 // Problem A problem document (RFC 9457).
 type Problem struct {
 	// Approvers The group that could approve such a request.
-	Approvers string      `json:"approvers,omitempty,omitzero"`
-	Catalogue string      `json:"catalogue,omitempty,omitzero"`
-	Code      ProblemCode `json:"code"`
+	Approvers string `json:"approvers,omitempty,omitzero"`
+
+	// Catalogue Digest of the catalogue that decided.
+	Catalogue string `json:"catalogue,omitempty,omitzero"`
+
+	// Code Identifies the kind of problem. New codes may be added.
+	//
+	// - 400: `malformed_body` the body or form cannot be read; `invalid_parameter` a query or header parameter is
+	//   unknown, repeated or malformed; `invalid_cursor` the cursor belongs to another listing.
+	// - 401: `unauthenticated` no acceptable SVID or ID token; `invalid_token` no valid access token;
+	//   `invalid_dpop_proof` the DPoP proof is not valid; `use_dpop_nonce` the proof needs the nonce in `DPoP-Nonce`.
+	// - 403: `denied` by policy; `not_allowed` the caller lacks the role, or the call is cross-origin or ambiguous;
+	//   `insufficient_scope` the token does not allow the call; `own_request` a vote on one's own request;
+	//   `own_proposal` an approval of one's own catalogue; `not_eligible` the voter is not in the group;
+	//   `passkey_required` the approval must be signed by a passkey.
+	// - 404: `not_found` does not exist, or the caller may not see it. 405: `method_not_allowed`.
+	// - 409: `already_issued` the idempotency key has returned a credential; `revoked` before delivery; `decided` the
+	//   request no longer waits for votes; `stale` what was voted on has changed; `not_approved` there is nothing to redeem.
+	// - 412: `precondition_failed` another catalogue is in force. 413: `too_large`. 415: `unsupported_media_type`.
+	//   421: `misdirected` this server does not serve the host. 428: `precondition_required` `If-Match` is missing.
+	// - 422: `invalid_request` a member has an invalid type or value; `idempotency_mismatch` the key was used for a
+	//   different request; `invalid_catalogue`; `too_broad` the search took too long.
+	// - 429: `rate_limited`. 500: `internal`.
+	// - 503, retry later: `ledger_unavailable`, `vault_unavailable`, `bundle_unavailable`, `provider_unavailable`,
+	//   `overloaded`, `superseded` the catalogue is changing, `not_sealed` no checkpoint covers the entry yet,
+	//   `mint_mismatch` Vault returned a different credential. 503, an admin must act: `vault_refused`.
+	Code ProblemCode `json:"code"`
 
 	// Detail What happened, what it means, and what to do next.
-	Detail      string `json:"detail"`
+	Detail string `json:"detail"`
+
+	// Explanation What exactly was wrong, in a fixed text or a text of the catalogue.
 	Explanation string `json:"explanation,omitempty,omitzero"`
 
 	// Field The member or parameter that was not accepted.
@@ -1347,7 +1375,7 @@ type Problem struct {
 	// Instance Identifies this one error. It contains the request id.
 	Instance string `json:"instance,omitempty,omitzero"`
 
-	// Narrowest The request closest to the denied one that policy would allow. It never asks for more than the denied one.
+	// Narrowest Of all requests that policy would allow, the one closest to the denied request. It never asks for more.
 	Narrowest NarrowestAsk `json:"narrowest,omitempty,omitzero"`
 
 	// Policies The ids of the policies that decided.
@@ -1365,7 +1393,27 @@ type Problem struct {
 	Type string `json:"type"`
 }
 
-// ProblemCode defines model for ProblemCode.
+// ProblemCode Identifies the kind of problem. New codes may be added.
+//
+//   - 400: `malformed_body` the body or form cannot be read; `invalid_parameter` a query or header parameter is
+//     unknown, repeated or malformed; `invalid_cursor` the cursor belongs to another listing.
+//   - 401: `unauthenticated` no acceptable SVID or ID token; `invalid_token` no valid access token;
+//     `invalid_dpop_proof` the DPoP proof is not valid; `use_dpop_nonce` the proof needs the nonce in `DPoP-Nonce`.
+//   - 403: `denied` by policy; `not_allowed` the caller lacks the role, or the call is cross-origin or ambiguous;
+//     `insufficient_scope` the token does not allow the call; `own_request` a vote on one's own request;
+//     `own_proposal` an approval of one's own catalogue; `not_eligible` the voter is not in the group;
+//     `passkey_required` the approval must be signed by a passkey.
+//   - 404: `not_found` does not exist, or the caller may not see it. 405: `method_not_allowed`.
+//   - 409: `already_issued` the idempotency key has returned a credential; `revoked` before delivery; `decided` the
+//     request no longer waits for votes; `stale` what was voted on has changed; `not_approved` there is nothing to redeem.
+//   - 412: `precondition_failed` another catalogue is in force. 413: `too_large`. 415: `unsupported_media_type`.
+//     421: `misdirected` this server does not serve the host. 428: `precondition_required` `If-Match` is missing.
+//   - 422: `invalid_request` a member has an invalid type or value; `idempotency_mismatch` the key was used for a
+//     different request; `invalid_catalogue`; `too_broad` the search took too long.
+//   - 429: `rate_limited`. 500: `internal`.
+//   - 503, retry later: `ledger_unavailable`, `vault_unavailable`, `bundle_unavailable`, `provider_unavailable`,
+//     `overloaded`, `superseded` the catalogue is changing, `not_sealed` no checkpoint covers the entry yet,
+//     `mint_mismatch` Vault returned a different credential. 503, an admin must act: `vault_refused`.
 type ProblemCode string
 
 // Quarantine defines model for Quarantine.

@@ -58,7 +58,7 @@ const (
 type Voter struct {
 	ID     string // issuer, "#" and subject
 	Name   string // for display: not unique, and untrusted
-	Handle string // the name under which SPIFFE IDs name this person as an owner
+	Handle string // the name by which SPIFFE IDs identify this person as an owner
 	Groups []string
 	SaidAt time.Time // when the provider issued this data
 }
@@ -93,7 +93,7 @@ const (
 	Withdrawn Status = "withdrawn"
 )
 
-// Request is what a decision on a request depends on.
+// Request holds the facts that votes and redemptions are checked against.
 type Request struct {
 	ID, SPIFFEID  string
 	User          string // the ID of the person that the sandbox acts for; empty if there is none
@@ -101,7 +101,7 @@ type Request struct {
 	Quorum        int
 	BreakGlass    string // the group that may approve in place of Group; empty if there is none
 	Status        Status
-	Time, Expires time.Time // of the request; the end of the wait
+	Time, Expires time.Time // when the request was made; when the wait ends
 	Canonical     Canonical
 	Votes         []Vote // oldest first
 	// Reuses is the ID of the request whose approval this one reuses, and Reused is that request. Reused is needed only if
@@ -153,8 +153,8 @@ func (p Policy) saying(says Verdict, r *Request) int {
 	return len(distinct)
 }
 
-// ApprovedBy returns the reason code for an issuance that the votes on a request allow: the votes of the approver group, or else
-// those of the break-glass group. It does not add the two together. It returns "" if neither has enough votes.
+// ApprovedBy returns ReasonApproved if the approver group has enough votes, else ReasonBreakGlass if the break-glass group has,
+// else "". The votes of the two groups are never added.
 func (p Policy) ApprovedBy(r *Request) string {
 	switch {
 	case p.saying(Approve, r) >= r.Quorum:
@@ -206,8 +206,8 @@ func (p Policy) Redeemable(r *Request, now time.Time) error {
 	return nil
 }
 
-// Covers reports whether the approval of an earlier request covers a new one: distinct people enough have approved it for the whole
-// task, nobody has denied it, and people were shown the same thing.
+// Covers reports whether the approval of an earlier request covers a new one: enough distinct people have approved it for the
+// whole task, nobody has denied it, and people were shown the same thing.
 func (p Policy) Covers(earlier *Request, asked Canonical, now time.Time) bool {
 	if earlier.Status != Approved && earlier.Status != Redeemed || earlier.Reuses != "" ||
 		!now.Before(earlier.Time.Add(ReuseFor)) || !sameAsk(earlier.Canonical, asked) {

@@ -102,7 +102,7 @@ func TestCatalogWithASecondAdmin(t *testing.T) {
 	edit(t, filepath.Join(folder, "office.yaml"), "quorum: 2", "quorum: 1")
 	digest := digestIn(t, folder)
 	inProcess(t, on(one, "apply", folder, "--reason", "x", "--yes")...).want(t, exitPending, "brevet catalog approve "+digest)
-	inProcess(t, on(one, "approve", digest, "--reason", "x", "--yes")...).want(t, 1, "Own proposal")
+	inProcess(t, on(one, "approve", digest, "--reason", "x", "--yes")...).want(t, 1, "You cannot approve your own proposal")
 	inProcess(t, on(two, "approve", digest, "--reason", "looked", "--yes")...).want(t, 0, "WIDENS REACH", "is in force as version 2")
 	inProcess(t, on(two, "apply", exampleCatalogue, "--reason", "back", "--yes")...).want(t, exitPending)
 	inProcess(t, on(one, "reject", digestIn(t, exampleCatalogue), "--reason", "no", "--yes")...).want(t, 0, "is rejected")

@@ -66,7 +66,8 @@ type service struct {
 	api       *httpapi.Server
 }
 
-// Serve runs the broker until asked ends, and then for cfg.LameDuck. It calls ready with the address on which it listens.
+// Serve runs the broker until asked ends, and then keeps serving for cfg.LameDuck. It calls ready with the address on which it
+// listens.
 func Serve(asked context.Context, cfg Config, in Process, ready func(address string)) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(asked))
 	tasks, ctx := errgroup.WithContext(ctx)

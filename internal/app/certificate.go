@@ -56,8 +56,8 @@ func (s *service) openCertificate(ctx context.Context, cfg TLSConfig) (*servedCe
 	return &servedCertificate{get: tlsconfig.GetCertificate(source), leaf: identity.Leaf, identity: identity.Err, now: s.Now}, nil
 }
 
-// ready returns an error if the certificate has expired, or if the Workload API no longer gives this identity, so that the
-// certificate is about to expire.
+// ready returns an error if the certificate has expired, or if the Workload API no longer gives this identity. The certificate
+// would then expire soon.
 func (c *servedCertificate) ready(context.Context) error {
 	if err := c.identity(); err != nil {
 		return err

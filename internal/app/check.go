@@ -35,7 +35,7 @@ func (p *problems) address(key, address string) {
 	}
 }
 
-// choice is one of several keys. Exactly one of them must be set.
+// choice is one of several alternative keys, of which exactly one must be set.
 type choice struct {
 	key string
 	set bool

@@ -80,7 +80,7 @@ type TrustDomainConfig struct {
 	BundleFile string `yaml:"bundle_file,omitempty"`
 	// SPIFFE federation endpoint to fetch the bundle from.
 	BundleEndpoint *BundleEndpointConfig `yaml:"bundle_endpoint,omitempty"`
-	// Workloads that may read all records of this trust domain, or with within only those below some paths. All other workloads read only their own records.
+	// Workloads that may read all records of this trust domain, or, if `within` is set, the records below those paths. Every other workload reads only its own.
 	Auditors []WorkloadRoleConfig `yaml:"auditors,omitempty"`
 	// Workloads that may revoke credentials, set quarantines and end tasks in this trust domain.
 	Admins []WorkloadRoleConfig `yaml:"admins,omitempty"`
@@ -111,19 +111,19 @@ type PeopleConfig struct {
 	Issuer string `yaml:"issuer"`
 	// OAuth client whose ID tokens are accepted. It must be their only audience.
 	ClientID string `yaml:"client_id"`
-	// Audiences of ID tokens with which a sandbox may request on behalf of a person. It must not contain client_id, whose tokens are logins. Empty: no sandbox can request on behalf of a person.
+	// Audiences of ID tokens with which a sandbox may request on behalf of a person. It must not contain client_id: tokens for that audience log a person in. Empty: no sandbox can request on behalf of a person.
 	DelegationAudiences []string `yaml:"delegation_audiences,omitempty"`
 	// PEM roots for the provider's certificate, instead of the system's.
 	CAFile string `yaml:"ca_file,omitempty"`
 	// Claim with a person's groups, a list of strings. Default groups.
 	GroupsClaim string `yaml:"groups_claim,omitempty"`
-	// Claim whose value stands for a person in owners. People must not be able to change their own value. Default preferred_username.
+	// Claim whose value fills {owner} in `owners`. People must not be able to change their own value. Default preferred_username.
 	OwnerClaim string `yaml:"owner_claim,omitempty"`
 	// Roles of groups. To decide a request, a person must be an approver for its sandbox and a member of the group that its scope names.
 	Roles []PeopleRoleConfig `yaml:"roles"`
 	// Patterns for the SPIFFE IDs of sandboxes that belong to a person, such as spiffe://acme.example/users/{owner}/**. People cannot decide requests of their own sandboxes.
 	Owners []string `yaml:"owners,omitempty"`
-	// One person, as the provider's sub or as issuer#sub, who is an admin before any group is mapped: for one hour after the database was created, or until another admin first calls.
+	// One person, as the provider's sub or as issuer#sub, who is an admin although no group makes them one. This ends an hour after the database was created, or when another admin first makes a call, whichever is earlier.
 	BootstrapAdmin string `yaml:"bootstrap_admin,omitempty"`
 }
 
@@ -225,7 +225,7 @@ type PostgresConfig struct {
 	URLFile string `yaml:"url_file"`
 	// Maximum number of connections for reading. Appending uses a separate connection. Default 8.
 	MaxConnections int32 `yaml:"max_connections,omitempty"`
-	// File that holds the connection URL for auditors' searches, of a member of brevet_auditor. The database may be a standby. Default url_file.
+	// File that holds the connection URL for auditors' searches. Its role must be a member of brevet_auditor. The server may be a standby. Default url_file.
 	AuditURLFile string `yaml:"audit_url_file,omitempty"`
 	// Maximum number of connections for auditors' searches. No other call waits for them. Default 4.
 	AuditConnections int32 `yaml:"audit_connections,omitempty"`

@@ -139,7 +139,7 @@ func (s *service) vaultAuth(ctx context.Context) (mint.Auth, error) {
 	}
 }
 
-// openCatalogue opens the catalogue in force. If none was ever in force, that is the one in the folder.
+// openCatalogue opens the catalogue in force. If none was ever in force, it applies the catalogue in the folder.
 func (s *service) openCatalogue(ctx context.Context) error {
 	folder := s.cfg.Catalogue
 	files, err := scopes.ReadFS(os.DirFS(folder))
@@ -208,8 +208,8 @@ func (s *service) openPeople(ctx context.Context) (err error) {
 	return nil
 }
 
-// carrier returns an HTTP client that trusts the configured roots and no others. Without configured roots it returns nil,
-// for the system's.
+// carrier returns an HTTP client that trusts the configured roots and no others. If no roots are configured, it returns nil;
+// callers then use the system's roots.
 func (p *PeopleConfig) carrier() (*http.Client, error) {
 	if p.CAFile == "" {
 		return nil, nil //nolint:nilnil // the system's roots

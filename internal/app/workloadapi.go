@@ -10,9 +10,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// WorkloadAPI returns the options for programs that use a Workload API for a long time. On some errors go-spiffe gives up for
-// good, and uses its last state until that expires. These errors are meant for a program that starts. After the first
-// successful response, it turns them into outages, which go-spiffe retries.
+// WorkloadAPI returns client options for long-running programs. go-spiffe stops for good on Canceled and InvalidArgument, and
+// then serves its last SVID until that expires. That suits startup only. After the first successful response, these options
+// turn both codes into Unavailable, which go-spiffe retries.
 func WorkloadAPI(address string) []workloadapi.ClientOption {
 	var answered atomic.Bool
 	return []workloadapi.ClientOption{workloadapi.WithAddr(address), workloadapi.WithDialOptions(grpc.WithStreamInterceptor(

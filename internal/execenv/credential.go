@@ -36,7 +36,7 @@ type Environment struct {
 }
 
 // Obtain gets a credential, keeps it renewed unless it goes into the environment, and delivers it to its places. It calls say
-// when something happens to the credential, also later, and waiting while the request is pending.
+// for every event of the credential, including later ones, and waiting while the request is pending.
 func (e *Environment) Obtain(ctx context.Context, c *Credential, say func(string), waiting func(client.Pending)) (err error) {
 	defer func() {
 		// A refused request issued nothing. A call without a response may have issued a credential.
@@ -68,7 +68,8 @@ func (e *Environment) Obtain(ctx context.Context, c *Credential, say func(string
 	return errors.Join(err, failed)
 }
 
-// longest requests the longest TTL that the scope, or else policy, allows, unless a TTL was given.
+// longest obtains a credential. If no TTL was given, it asks for the longest; if policy denies that, it asks again with the
+// longest TTL that policy allows.
 func (e *Environment) longest(ctx context.Context, ask client.Ask, waiting func(client.Pending)) (*client.Token, error) {
 	given := ask.TTL
 	ask.TTL = cmp.Or(given, LongestTTL)
@@ -131,7 +132,7 @@ func (e *Environment) End(ctx context.Context) error {
 type Credential struct {
 	Ask    client.Ask
 	places []*place
-	inEnv  int // how many are in the environment, where the credential cannot be renewed while the program runs
+	inEnv  int // how many places are environment variables, which cannot change while the program runs
 
 	mu    sync.Mutex
 	ended bool // nothing is delivered any more
@@ -140,7 +141,8 @@ type Credential struct {
 	once *client.Token // the credential that is not renewed
 }
 
-// Deliver adds a place, as the flag env, file, socket or for describes it. kubeconfig is the value of KUBECONFIG.
+// Deliver adds a place to deliver to. kind is the name of the flag (env, file, socket or for), target its value, and kubeconfig
+// the value of KUBECONFIG.
 func (c *Credential) Deliver(kind, target string, folder *private.Folder, kubeconfig string) (err error) {
 	var to *place
 	name, of := target, extractField("")

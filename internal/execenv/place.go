@@ -38,7 +38,8 @@ type extract func(token *client.Token) (secret.Text, error)
 // kindJWT is the only kind whose credential is a single word.
 const kindJWT = "jwt"
 
-// extractField returns one field, or without a name the token of a JWT, or all of another credential as JSON.
+// extractField returns one field of the credential. If field is empty, it returns the token of a JWT, or any other credential
+// as JSON.
 func extractField(field string) extract {
 	return func(token *client.Token) (secret.Text, error) {
 		switch {
@@ -211,7 +212,8 @@ func oneWord(text string) bool {
 	})
 }
 
-// newKubeconfig adds the user brevet to the configuration of kubectl. The token is in a file that kubectl reads again.
+// newKubeconfig adds the user brevet to the configuration of kubectl. The token is in a file, which kubectl rereads, so a
+// renewal reaches it.
 func newKubeconfig(tokenFile, config, others string) (*place, error) {
 	const text = "apiVersion: v1\nkind: Config\nusers:\n- name: brevet\n  user:\n    tokenFile: %q\n"
 	if err := os.WriteFile(config, fmt.Appendf(nil, text, tokenFile), 0o600); err != nil {

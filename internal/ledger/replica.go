@@ -166,7 +166,8 @@ type ending struct {
 	Task      *string
 }
 
-// read marks what has ended since the previous reading.
+// read marks what has ended since the previous reading. A credentials.revoke entry is only the order: the issuance entries that
+// follow it end the tokens.
 func (r *replica) read(ctx context.Context, cache *tokencache.Cache) (tokencache.Lease, error) {
 	rows, err := r.conn.Query(ctx, `
 		SELECT h.size, coalesce(c.digest, '') AS catalogue, e.index, coalesce(e.id, @id) AS id, coalesce(e.kind, '') AS kind,

@@ -178,7 +178,7 @@ func Policy(mount, key, tokenRole string) string {
 	if !mountName.MatchString(mount) || !keyName.MatchString(key) || !keyName.MatchString(tokenRole) {
 		return ""
 	}
-	return strings.NewReplacer("{{mount}}", mount, "{{key}}", key, "{{role}}", tokenRole).Replace(policyText)
+	return strings.NewReplacer("{{mount}}", mount, "{{key}}", key, "{{token_role}}", tokenRole).Replace(policyText)
 }
 
 // scopePolicies is the prefix of the names of scope policies, the only policies that the token role may assign.

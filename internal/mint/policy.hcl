@@ -1,5 +1,5 @@
 # What the broker may do in Vault: sign tokens with one key and checkpoints of the ledger with another, in one form, read their
-# public halves, renew its own token, create tokens of one role, and look up, renew and end what it knows the accessor or lease
+# public halves, renew its own token, create tokens of one role (its policies and lifetime are set in bootstrap.go), and look up, renew and end what it knows the accessor or lease
 # of. Every path is exact.
 
 path "{{mount}}/sign/{{key}}" {
@@ -38,7 +38,7 @@ path "auth/token/renew-self" {
   capabilities = ["update"]
 }
 
-path "auth/token/create/{{role}}" {
+path "auth/token/create/{{token_role}}" {
   capabilities = ["update"]
   allowed_parameters = {
     "policies"          = []

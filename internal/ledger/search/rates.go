@@ -37,7 +37,7 @@ var (
 func (r *Searcher) Rates(ctx context.Context, q broker.RatesQuery, reach broker.Reach) (broker.Rates, error) {
 	starts := q.Starts()
 	if record.ReachesNothing(reach) || len(starts) == 0 {
-		return q.Nothing(), nil
+		return q.ZeroRates(), nil
 	}
 	t := r.tallies.tally(reach)
 	done, first := t.begin(starts[0], q.Until)
@@ -247,7 +247,7 @@ func (t *tally) add(first, beyond int64, at time.Time, counted map[int64]broker.
 func (t *tally) rates(q broker.RatesQuery) broker.Rates {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	out := q.Nothing()
+	out := q.ZeroRates()
 	out.From, out.Until = t.back.Add(outOfOrder), t.upTo
 	switch {
 	case t.minutes == nil || t.upTo.IsZero():
