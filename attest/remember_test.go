@@ -10,9 +10,9 @@ import (
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 )
 
-// TestWhatIsRememberedChangesNoAnswer: after SVIDs were verified, something changes. An attestor that has cached them gives the
+// TestCacheNeverChangesTheVerdict: after SVIDs were verified, something changes. An attestor that has cached them gives the
 // same answer as one that has not.
-func TestWhatIsRememberedChangesNoAnswer(t *testing.T) {
+func TestCacheNeverChangesTheVerdict(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change     func(t *testing.T, w *world)
 		x509, jwts string // why each is refused; empty when it is good still
@@ -72,8 +72,8 @@ func besides(t *testing.T, w *world) {
 	w.bundles.Add(bundle)
 }
 
-// TestAnIntermediateEndsWhatIsRemembered: the chain is valid only while all its certificates are, not for as long as its leaf.
-func TestAnIntermediateEndsWhatIsRemembered(t *testing.T) {
+// TestCachedChainExpiresWithItsIntermediate: the chain is valid only while all its certificates are, not for as long as its leaf.
+func TestCachedChainExpiresWithItsIntermediate(t *testing.T) {
 	w := newWorld(t)
 	key, leafKey := ecKey(t), ecKey(t)
 	template := w.acme.caTemplate()
@@ -89,8 +89,8 @@ func TestAnIntermediateEndsWhatIsRemembered(t *testing.T) {
 	wantReason(t, id, err, "svid_expired")
 }
 
-// TestOnlyTheWholeChainIsRemembered: another leaf with the same name, and the same leaf behind another chain, are verified again.
-func TestOnlyTheWholeChainIsRemembered(t *testing.T) {
+// TestCacheKeyIsTheWholeChain: another leaf with the same name, and the same leaf behind another chain, are verified again.
+func TestCacheKeyIsTheWholeChain(t *testing.T) {
 	w := newWorld(t)
 	good := w.acme.svid(t, w.acme.leaf("/agents/a"))
 	if _, err := w.X509(stateOf(t, good)); err != nil {

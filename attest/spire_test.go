@@ -21,7 +21,7 @@ import (
 var spireIssued = time.Date(2026, time.November, 21, 4, 45, 0, 0, time.UTC)
 
 // SVIDs from SPIRE are accepted unchanged at the time when they were valid, and not an hour later.
-func TestAcceptsWhatSPIREIssues(t *testing.T) {
+func TestSVIDsFromSPIREAreAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(spireIssued)) // the bubble's clock, which go-spiffe reads too
 		domain := spiffeid.RequireTrustDomainFromString("acme.example")

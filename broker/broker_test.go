@@ -298,7 +298,7 @@ func TestIssueOrdersEvents(t *testing.T) {
 	}
 }
 
-func TestIssueRecordsFailureForACallerThatIsGone(t *testing.T) {
+func TestIssueRecordsFailureAfterDisconnect(t *testing.T) {
 	f := newFixture(t)
 	f.tape.mintErr = broker.ErrVaultUnavailable
 	ctx, cancel := context.WithCancel(t.Context())
@@ -309,7 +309,7 @@ func TestIssueRecordsFailureForACallerThatIsGone(t *testing.T) {
 	}
 }
 
-func TestOrderIsSpentOnce(t *testing.T) {
+func TestMintOrderIsUsedOnce(t *testing.T) {
 	f := newFixture(t)
 	if _, err := f.Issue(t.Context(), f.who, read()); err != nil {
 		t.Fatal(err)
@@ -320,7 +320,7 @@ func TestOrderIsSpentOnce(t *testing.T) {
 }
 
 // The intent holds every byte of the token but its signature, and the record holds its digest.
-func TestIntentIsTheToken(t *testing.T) {
+func TestIntentContainsTheWholeToken(t *testing.T) {
 	f := newFixture(t)
 	result, err := f.Issue(t.Context(), f.who, read())
 	if err != nil {
@@ -393,7 +393,7 @@ func TestIdempotencyKeyUsedBefore(t *testing.T) {
 }
 
 // Close also records refusals that were only counted. A flood of unauthenticated calls hides no authenticated caller.
-func TestRefusalsOfProvenCallersAndAtTheEnd(t *testing.T) {
+func TestCloseRecordsCountedRefusals(t *testing.T) {
 	f := newFixture(t)
 	for range 60 {
 		if err := f.Refuse(t.Context(), broker.Refusal{Code: "unauthenticated"}); err != nil {
@@ -415,7 +415,7 @@ func TestRefusalsOfProvenCallersAndAtTheEnd(t *testing.T) {
 }
 
 // Calls that anybody can make through a gateway are recorded once a second per kind, and do not affect other refusals.
-func TestRefusalsOfUnsignedCalls(t *testing.T) {
+func TestUnauthenticatedGatewayCallsAreSampled(t *testing.T) {
 	f := newFixture(t)
 	refuse := func(times int, ref broker.Refusal) {
 		t.Helper()

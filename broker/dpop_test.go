@@ -21,7 +21,7 @@ func (p *tape) UseProof(context.Context, dpop.Proof) error {
 }
 
 // A proved key is in the record, and in the claims of credentials that can be bound to it.
-func TestProvedKeyIsWhatATokenIsBoundTo(t *testing.T) {
+func TestTokenIsBoundToTheProvedKey(t *testing.T) {
 	f := newFixture(t)
 	ask, report := read(), broker.Request{Scope: "reports.read", Task: "t-1", JKT: jkt}
 	ask.JKT = jkt
@@ -46,7 +46,7 @@ func TestProvedKeyIsWhatATokenIsBoundTo(t *testing.T) {
 	}
 }
 
-func TestProofsAreRefusedWhenTheyCannotBeRemembered(t *testing.T) {
+func TestProofIsRefusedWithoutTheReplayStore(t *testing.T) {
 	f := newFixture(t)
 	f.tape.beginErr = broker.ErrLedgerUnavailable
 	use := func(by int) error {

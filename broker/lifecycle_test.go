@@ -252,7 +252,7 @@ func TestEndTaskByKind(t *testing.T) {
 }
 
 // If Vault is down, the credential is inactive in Brevet at once, but never reported as revoked.
-func TestEndWithoutVaultIsRevoking(t *testing.T) {
+func TestEndWithVaultDownReportsRevoking(t *testing.T) {
 	f := newFixture(t)
 	f.tape.revokeErr = broker.ErrVaultUnavailable
 	f.tape.live = []broker.LiveCredential{{
@@ -324,7 +324,7 @@ func TestSweepAdvances(t *testing.T) {
 }
 
 // A credential that was recorded but never renewed has expired in Vault, and the sweeper records this.
-func TestSweepFindsTheUnrenewed(t *testing.T) {
+func TestSweepExpiresUnrenewedCredentials(t *testing.T) {
 	f := newFixture(t)
 	held := func(age time.Duration) broker.LiveCredential {
 		return broker.LiveCredential{
@@ -356,7 +356,7 @@ func TestSweepClosesTasks(t *testing.T) {
 }
 
 // An order that could not be carried out is read again, however old it becomes (I2).
-func TestSweepRetriesOrders(t *testing.T) {
+func TestSweepRetriesFailedRevocations(t *testing.T) {
 	for name, failure := range map[string]error{"carried out": nil, "not recorded": broker.ErrLedgerUnavailable} {
 		f := newFixture(t)
 		f.tape.due = []broker.LiveCredential{{
@@ -390,7 +390,7 @@ func (f *fixture) sweepFor(t *testing.T, long time.Duration) {
 }
 
 // The mint is recorded between the read and the revocation. The credential then ends as an issued one.
-func TestEndOfWhatWasJustRecorded(t *testing.T) {
+func TestCredentialMintedDuringRevocationIsRevoked(t *testing.T) {
 	f := newFixture(t)
 	fresh := id(t, time.Second, f.clock)
 	f.tape.live = []broker.LiveCredential{{ID: fresh, Kind: "ssh", Status: broker.StatusIntent, Expires: f.clock.Add(time.Minute)}}
@@ -403,7 +403,7 @@ func TestEndOfWhatWasJustRecorded(t *testing.T) {
 }
 
 // An admin cannot lift a quarantine that applies to that admin.
-func TestQuarantinedAdminsLiftNothing(t *testing.T) {
+func TestQuarantinedAdminCannotLiftTheQuarantine(t *testing.T) {
 	f := newFixture(t)
 	lift := broker.Confinement{
 		Actor: broker.WorkloadActor(f.who), SPIFFEID: "spiffe://acme.example/support",
@@ -426,7 +426,7 @@ func TestQuarantinedAdminsLiftNothing(t *testing.T) {
 
 // A quarantine is lifted only after everything that it should have ended has ended. Otherwise some of it would be active again
 // (I13).
-func TestALiftThatCannotEndLiftsNothing(t *testing.T) {
+func TestQuarantineIsLiftedOnlyAfterRevocation(t *testing.T) {
 	f := newFixture(t)
 	const name = "spiffe://acme.example/research"
 	f.tape.quarantines = []broker.Quarantine{{SPIFFEID: name, Actor: "https://idp#bob", Command: "c", Index: 7}}

@@ -43,7 +43,7 @@ func TestRecordsCountAgainstTheirLimits(t *testing.T) {
 }
 
 // If a limit is reached, the denial is recorded under its own ID and without the idempotency key, and Vault is not asked.
-func TestLimitedIsRecordedAsDenied(t *testing.T) {
+func TestRateLimitedRequestIsRecordedAsDenied(t *testing.T) {
 	reached := &broker.Limited{
 		Limit: scopes.Limit{Per: scopes.PerSandbox, Count: 60, Window: time.Hour}, RetryAfter: 1500 * time.Millisecond,
 	}

@@ -20,7 +20,7 @@ type replicas struct {
 func (r *replicas) WaitForReplicas(context.Context) { r.tape.say("spread") }
 
 // I6: an end is confirmed after it is recorded and every replica knows of it, and before Vault is asked.
-func TestEndsAreConfirmedOnceAllKnow(t *testing.T) {
+func TestRevocationIsConfirmedOnceAllReplicasKnow(t *testing.T) {
 	whole := broker.Reach{TrustDomains: []string{"acme.example"}}
 	for name, tc := range map[string]struct {
 		end  func(*testing.T, *fixture) error
@@ -60,7 +60,7 @@ func TestEndsAreConfirmedOnceAllKnow(t *testing.T) {
 }
 
 // I6: Revoke also waits before it reports that nothing is alive, because somebody else may have just ended it.
-func TestNothingAliveOnceAllKnow(t *testing.T) {
+func TestRevokeWaitsForReplicasWhenNothingIsLive(t *testing.T) {
 	f := newFixture(t)
 	f.useTokens(t, &replicas{tape: f.tape})
 	_, err := f.Revoke(t.Context(), broker.Revocation{
@@ -72,7 +72,7 @@ func TestNothingAliveOnceAllKnow(t *testing.T) {
 }
 
 // One-shot tokens are always checked in the store. Other tokens are checked in the cache first.
-func TestWhatIsAskedOfTheStore(t *testing.T) {
+func TestOneShotTokensBypassTheCache(t *testing.T) {
 	f := newFixture(t)
 	f.useTokens(t, &standing{active: false}) // which the cache does not know yet
 	for _, tc := range []struct {

@@ -7,7 +7,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 )
 
-func TestStepsOfRates(t *testing.T) {
+func TestRatesQueryIsSplitIntoEqualSteps(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 34, 56, 0, time.UTC)
 	for _, tc := range []struct {
 		name        string

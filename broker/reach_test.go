@@ -50,7 +50,7 @@ func TestReachCovers(t *testing.T) {
 }
 
 // An admin whose reach is a path can quarantine what is at or below it, but never the whole trust domain.
-func TestQuarantineWithinAPath(t *testing.T) {
+func TestPathAdminCannotQuarantineTheTrustDomain(t *testing.T) {
 	f := newFixture(t)
 	within := broker.ReachOf([]string{"spiffe://acme.example/research"})
 	for name, wantErr := range map[string]error{
@@ -69,7 +69,7 @@ func TestQuarantineWithinAPath(t *testing.T) {
 }
 
 // Quarantines apply to workloads. People can lift any quarantine within their reach.
-func TestPeopleAreInNoQuarantine(t *testing.T) {
+func TestQuarantineDoesNotApplyToPeople(t *testing.T) {
 	f := newFixture(t)
 	f.tape.quarantines = []broker.Quarantine{{SPIFFEID: "spiffe://acme.example", Actor: "spiffe://acme.example/ops"}}
 	for name, tc := range map[string]struct {

@@ -12,7 +12,7 @@ import (
 )
 
 // No two tokens share a place. A list takes only as many tokens as it has places, and only within an hour.
-func TestPlacesInStatusListsAreGivenOnce(t *testing.T) {
+func TestStatusListIndexIsAssignedOnce(t *testing.T) {
 	const places = 1 << 13
 	var p broker.Places
 	now := time.Now()
@@ -131,7 +131,7 @@ func (s *searched) EndedIn(ctx context.Context, list string) ([]int, error) {
 }
 
 // Requests for made-up lists do not delay requests for known lists.
-func TestStatusListsThatAreMadeUpHoldNobodyBack(t *testing.T) {
+func TestUnknownStatusListsDelayNoOthers(t *testing.T) {
 	f := newFixture(t)
 	s := &searched{known: "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", looking: make(chan struct{}), found: make(chan struct{})}
 	f.cfg.Signer = s
@@ -167,7 +167,7 @@ func (l *left) EndedIn(ctx context.Context, _ string) ([]int, error) {
 }
 
 // If a caller disconnects while a list is read or signed, the result is still there for the next caller.
-func TestStatusListsAreReadForWhoeverComesNext(t *testing.T) {
+func TestStatusListReadOutlivesItsCaller(t *testing.T) {
 	f := newFixture(t)
 	ctx, leave := context.WithCancel(t.Context())
 	s := &left{leave: leave}

@@ -67,7 +67,7 @@ func heldToken(t *rapid.T, now time.Time, holder string) token.Claims {
 }
 
 // A delegated token allows exactly what its parent allows and expires no later. Nothing else is minted, whatever the request.
-func TestHandingDownOnlyNarrows(t *testing.T) {
+func TestDelegatedTokenIsNoBroaderThanItsParent(t *testing.T) {
 	f := newFixture(t)
 	state := &standing{}
 	f.useTokens(t, state)
@@ -129,7 +129,7 @@ func (r *record) Get(context.Context, string, broker.Reach) (*broker.View, error
 }
 
 // The signed token names the person that it acts for. If the record names another, Delegate refuses.
-func TestHandingDownIsOnBehalfOfTheTokensPerson(t *testing.T) {
+func TestDelegatedTokenKeepsItsPerson(t *testing.T) {
 	f := newFixture(t)
 	book := &record{Ledger: f.tape}
 	f.cfg.Ledger = book

@@ -186,7 +186,10 @@ func problemOf(resp *http.Response, body []byte) error {
 }
 
 func mediaType(h http.Header) string {
-	mediaType, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
+	mediaType, _, err := mime.ParseMediaType(h.Get("Content-Type"))
+	if err != nil {
+		return ""
+	}
 	return mediaType
 }
 

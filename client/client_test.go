@@ -63,7 +63,7 @@ func problemCodes(t *testing.T) []openapi.ProblemCode {
 }
 
 // A program can test for every problem of the server with errors.Is, however it is wrapped.
-func TestEveryProblemIsASentinel(t *testing.T) {
+func TestEveryProblemMatchesASentinelError(t *testing.T) {
 	wants := map[openapi.ProblemCode]error{
 		openapi.CodeMalformedBody:        client.ErrInvalid,
 		openapi.CodeInvalidParameter:     client.ErrInvalid,
@@ -152,7 +152,7 @@ func TestReasonsOfDenials(t *testing.T) {
 	}
 }
 
-func TestAnswersThatAreNotOurs(t *testing.T) {
+func TestInvalidResponsesAreRefused(t *testing.T) {
 	const secret = "s3cr3t-token"
 	problem := openapi.Problem{Type: openapi.CodeDenied.Type(), Code: openapi.CodeDenied, Status: 403}
 	for name, answer := range map[string]http.HandlerFunc{
@@ -257,7 +257,7 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-func TestPendingTellsWhomToWaitFor(t *testing.T) {
+func TestPendingNamesTheApproverGroup(t *testing.T) {
 	c := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "5")
 		writeToken(w, 202, `{"id":"9","status":"pending","approval":{"group":"oncall","quorum":2},"expires_at":"2030-01-02T03:04:05Z"}`)
@@ -339,7 +339,7 @@ func TestIDCannotLeaveItsPath(t *testing.T) {
 	}
 }
 
-func TestNewRefusesWhatCouldLeak(t *testing.T) {
+func TestNewRefusesUnsafeBaseURLs(t *testing.T) {
 	for _, base := range []string{"http://a.test", "https://", "a.test", "https://u:p@a.test", "https://a.test/path", "https://a.test?x=1", "://"} {
 		if _, err := client.New(client.Config{BaseURL: base}); err == nil {
 			t.Errorf("%s: got no error", base)

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestOrdersOnTheWire(t *testing.T) {
+func TestRevocationRequestsMatchTheAPI(t *testing.T) {
 	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	var got string
 	c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
@@ -96,7 +96,7 @@ func TestOrdersOnTheWire(t *testing.T) {
 	}
 }
 
-func TestDenialsWithAReasonOfTheirOwn(t *testing.T) {
+func TestQuarantineAndTaskEndAreDistinctDenials(t *testing.T) {
 	for reason, want := range map[string]error{"quarantined": client.ErrQuarantined, "task_ended": client.ErrTaskEnded} {
 		c := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
 			writeProblem(w, openapi.Problem{Type: openapi.CodeDenied.Type(), Code: openapi.CodeDenied, Status: 403, Reason: reason})
@@ -112,7 +112,7 @@ func TestDenialsWithAReasonOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestCredentialsOfOtherKinds(t *testing.T) {
+func TestNonTokenCredentialsAreDecoded(t *testing.T) {
 	const credential = `{"username":"v-1","password":"p\"w","port":5432,"big":9007199254740993,"hosts":["a","b"]}`
 	c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
 		var body map[string]any

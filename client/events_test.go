@@ -83,7 +83,7 @@ func TestEventsAreFollowed(t *testing.T) {
 	}
 }
 
-func TestEventsThatAreNotBelieved(t *testing.T) {
+func TestInvalidEventsAreRefused(t *testing.T) {
 	forged := strings.Replace(caseOf("a", "pending"), `\"request\":\"a\"`, `\"request\":\"b\"`, 1)
 	for name, tc := range map[string]struct {
 		stream string

@@ -90,7 +90,7 @@ func name(n int) string { return fmt.Sprintf("c-%d", n) }
 
 var anAsk = client.Ask{Scope: "a.b", Task: "t"}
 
-func TestHoldRenewsBeforeTheEndAndReleasesAll(t *testing.T) {
+func TestHoldRenewsBeforeExpiryAndReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{answer: func(n int, w http.ResponseWriter) { issued(w, name(n), 5*time.Minute) }}
 		var obtained []string
@@ -165,7 +165,7 @@ func TestHoldGoesOnThroughFailures(t *testing.T) {
 	})
 }
 
-func TestHoldTakesNoForAnAnswer(t *testing.T) {
+func TestHoldStopsWhenDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{answer: func(n int, w http.ResponseWriter) {
 			if n == 1 {
@@ -221,7 +221,7 @@ func TestHoldWaitsForPeople(t *testing.T) {
 	})
 }
 
-func TestObtainWithdrawsWhatItDoesNotWaitFor(t *testing.T) {
+func TestObtainWithdrawsAbandonedRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{
 			answer: func(n int, w http.ResponseWriter) { pending(w, name(n)) },
@@ -236,7 +236,7 @@ func TestObtainWithdrawsWhatItDoesNotWaitFor(t *testing.T) {
 	})
 }
 
-func TestHoldTakesNoIdempotencyKey(t *testing.T) {
+func TestHoldRefusesAnIdempotencyKey(t *testing.T) {
 	ask := anAsk
 	ask.IdempotencyKey = "once"
 	if _, err := (&desk{}).client(t).Hold(t.Context(), client.HoldConfig{Ask: ask}); !errors.Is(err, client.ErrInvalid) {

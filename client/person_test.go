@@ -30,7 +30,7 @@ func (s *tokens) IDToken(context.Context) (string, error) {
 }
 
 // Each call gets a new token from the source, and AsPerson does not change the client that it was called on.
-func TestPersonIsProvenOnEachCall(t *testing.T) {
+func TestPersonPresentsANewTokenOnEachCall(t *testing.T) {
 	var seen []string
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen = append(seen, r.Header.Get("Authorization"))
@@ -62,7 +62,7 @@ func TestPersonIsProvenOnEachCall(t *testing.T) {
 	}
 }
 
-func TestPersonWithoutTokenCallsNobody(t *testing.T) {
+func TestPersonWithoutTokenSendsNoRequest(t *testing.T) {
 	c := newClient(t, func(http.ResponseWriter, *http.Request) { t.Error("a call was made") })
 	loggedOut := errors.New("logged out")
 	person, err := c.AsPerson(&tokens{err: loggedOut})
@@ -78,7 +78,7 @@ func TestPersonWithoutTokenCallsNobody(t *testing.T) {
 }
 
 // A client can't authenticate both a workload and a person: the server would have to choose.
-func TestPersonIsNoWorkload(t *testing.T) {
+func TestClientCannotBePersonAndWorkload(t *testing.T) {
 	issuer, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: spiffeid.RequireTrustDomainFromString("acme.test")})
 	if err != nil {
 		t.Fatal(err)

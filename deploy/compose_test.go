@@ -73,7 +73,7 @@ func TestServicesWaitForWhatTheyNeed(t *testing.T) {
 
 // With audit_log_enabled the SPIRE server resolves the process that calls its admin socket. A caller in another pid namespace has
 // the process id 0 there, and all its calls fail.
-func TestCallersOfTheSPIREServerShareItsProcesses(t *testing.T) {
+func TestSPIREServerClientsShareItsPIDNamespace(t *testing.T) {
 	if !regexp.MustCompile(`(?m)^\s*audit_log_enabled\s*=\s*true$`).Match(read(t, "spire/server.conf")) {
 		t.Fatal("the SPIRE server keeps no audit log")
 	}
@@ -171,7 +171,7 @@ func TestMountedFilesAreInTheRepository(t *testing.T) {
 	for name, config := range deployment(t, "setup").Configs {
 		path := filepath.Join("..", strings.TrimPrefix(filepath.ToSlash(config.File), "../"))
 		if strings.Contains(config.File, "secrets/") {
-			continue // made by make-secrets.sh: TestScriptMakesWhatTheDeploymentMounts
+			continue // made by make-secrets.sh: TestScriptCreatesEveryMountedSecret
 		}
 		if _, err := os.Stat(path); err != nil {
 			t.Errorf("config %s: %v", name, err)

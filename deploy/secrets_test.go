@@ -37,7 +37,7 @@ func contents(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-func TestScriptMakesWhatTheDeploymentMounts(t *testing.T) {
+func TestScriptCreatesEveryMountedSecret(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "secrets")
 	makeSecrets(t, dir)
 	have := contents(t, dir)
@@ -105,7 +105,7 @@ func TestScriptPrintsNoSecret(t *testing.T) {
 	}
 }
 
-func TestSecretsAreOutOfOthersReach(t *testing.T) {
+func TestSecretFilesAreNotReadableByOthers(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "secrets")
 	if err := os.Mkdir(dir, 0o755); err != nil { // an existing folder is closed too
 		t.Fatal(err)

@@ -107,7 +107,7 @@ func TestDownKeepsEntries(t *testing.T) {
 
 // A migration that finds a table in use gives way, whatever else it has locked: a broker that holds the one table and needs the
 // other one continues, and is not ended for a deadlock.
-func TestUpGivesWay(t *testing.T) {
+func TestUpYieldsToARunningBroker(t *testing.T) {
 	db := testkit.NewDB(t)
 	for done := 5; done >= 5; done, _ = applied(t, db.AdminURL) { // migration 5 indexes issuances, then votes
 		if err := migrations.Down(t.Context(), db.AdminURL); err != nil {

@@ -230,7 +230,7 @@ func proofOf(t testing.TB, s *dpop.Signer, raw, url string) string {
 const anyBearer, anyProof = "Bearer", `DPoP algs="ES256 ES384 EdDSA Ed25519"`
 
 // H17: a token or a proof is useful only to the client that it is bound to.
-func TestCalls(t *testing.T) {
+func TestTokenIsUselessToOtherClients(t *testing.T) {
 	w := newWorld(t)
 	g := w.guard(nil)
 	ours, thumbprint := certificate(t)
@@ -399,7 +399,7 @@ func TestConfirm(t *testing.T) {
 }
 
 // A one-shot token passes only if Confirm accepts its use.
-func TestOneShotTokensAreAskedAbout(t *testing.T) {
+func TestOneShotTokensNeedConfirmation(t *testing.T) {
 	w := newWorld(t)
 	raw := w.token("one", func(c *token.Claims) { c.OneShot = true })
 	if got := bearer(raw).at(t, w.guard(nil)); got.status != 401 {
@@ -421,7 +421,7 @@ func TestOneShotTokensAreAskedAbout(t *testing.T) {
 	}
 }
 
-func TestConfigThatCouldLetTooMuchPass(t *testing.T) {
+func TestPermissiveConfigIsRefused(t *testing.T) {
 	for name, cfg := range map[string]resourceserver.Config{
 		"no issuer":          {Audience: audience},
 		"no audience":        {Issuer: issuer},

@@ -81,7 +81,7 @@ func TestStatusListsAreKeptForTheirTime(t *testing.T) {
 }
 
 // No token passes with a wrong list, or with one that can't be fetched.
-func TestOnlyTheRightListLetsPass(t *testing.T) {
+func TestTokenNeedsItsOwnStatusList(t *testing.T) {
 	w := newWorld(t)
 	uri := w.jwks.URL + listPath
 	good := w.sign("one", token.StatusListType, w.list(uri))

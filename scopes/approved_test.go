@@ -34,7 +34,7 @@ func TestDecideApproved(t *testing.T) {
 	}
 }
 
-func TestDecideBroken(t *testing.T) {
+func TestDecideBreakGlass(t *testing.T) {
 	c := world(t)
 	who := subject("spiffe://td.example/agents/a")
 	for repository, reason := range map[string]string{
@@ -47,7 +47,7 @@ func TestDecideBroken(t *testing.T) {
 	}
 }
 
-func TestWhatABrokenGlassGivesIsShort(t *testing.T) {
+func TestBreakGlassCredentialIsShortLived(t *testing.T) {
 	c := load(t, replace(t, worldScopes, "15m}\n    approval", "2h}\n    approval"), worldPolicies)
 	who := subject("spiffe://td.example/agents/a")
 	for asked, want := range map[time.Duration]time.Duration{
@@ -65,7 +65,7 @@ func TestWhatABrokenGlassGivesIsShort(t *testing.T) {
 
 // A pending request is granted once people approve it, and so is every hint: no caller is sent to ask for an approval in
 // vain.
-func TestWhatWaitsIsGrantedOnceApproved(t *testing.T) {
+func TestPendingRequestIsGrantedOnceApproved(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := mustLoad(t, drawPolicies(t))
 		who, ask := drawSubject(t), drawAsk(t)

@@ -81,7 +81,7 @@ func askCert(tb testing.TB, c *scopes.Catalogue, csr string) (scopes.Decision, e
 	return c.Decide(subject(agent), scopes.Ask{Scope: "web.cert", Params: map[string]any{"service": "a"}, CSR: csr, Task: "t"}, noon)
 }
 
-func TestCSRsThatAreTaken(t *testing.T) {
+func TestValidCSRsAreAccepted(t *testing.T) {
 	c := vaultWorld(t)
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -123,7 +123,7 @@ func TestCSRsThatAreTaken(t *testing.T) {
 }
 
 // H56: a CSR that tries to certify more than a key.
-func TestCSRsThatAskForMore(t *testing.T) {
+func TestCSRsWithExtraRequestsAreRefused(t *testing.T) {
 	c := vaultWorld(t)
 	basicConstraints, keyUsage := asn1.ObjectIdentifier{2, 5, 29, 19}, asn1.ObjectIdentifier{2, 5, 29, 15}
 	subjectAltName := asn1.ObjectIdentifier{2, 5, 29, 17}
@@ -228,7 +228,7 @@ func withChallenge(t *testing.T) []byte {
 	return der
 }
 
-func TestCSRsThatAreNone(t *testing.T) {
+func TestMalformedCSRsAreRefused(t *testing.T) {
 	const form = "csr must be one PEM block with a certificate signing request whose signature is valid"
 	c := vaultWorld(t)
 	der := csrDER(t, newKey(t), nil)

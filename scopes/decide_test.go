@@ -203,7 +203,7 @@ func boundFor(id string, rest time.Duration) scopes.Subject {
 
 // A scope that binds to a key requires a proof by that key, whatever else the caller presents. Its token does not end
 // with the SVID.
-func TestBoundToAProof(t *testing.T) {
+func TestKeyBoundScopeNeedsAProof(t *testing.T) {
 	c := load(t, replace(t, worldScopes, "bind: mtls", "bind: dpop"), worldPolicies)
 	ask := scopes.Ask{Scope: "mail.read", Task: "t-1"}
 	unproved := boundFor("spiffe://td.example/people/b", time.Minute)
@@ -237,7 +237,7 @@ func TestBoundToAProof(t *testing.T) {
 	}
 }
 
-func TestBindingIsWhatPoliciesSee(t *testing.T) {
+func TestPoliciesSeeTheBinding(t *testing.T) {
 	c := load(t, worldScopes, worldPolicies+`
 @id("bound-only") forbid (principal, action == Action::"git.issues.read", resource) unless { context.binding == "dpop" };`)
 	who := subject("spiffe://td.example/agents/a")
@@ -289,7 +289,7 @@ func TestPathsAndTrustDomains(t *testing.T) {
 }
 
 // H63, H64: Cedar ignores a policy that fails to evaluate, and it may be the one that forbids.
-func TestErringPolicyDenies(t *testing.T) {
+func TestFailingPolicyDenies(t *testing.T) {
 	const permit = `@id("all") permit (principal, action, resource);`
 	tests := []struct{ name, policies, want string }{
 		{"forbid that overflows", permit + `@id("huge") forbid (principal, action, resource) when { context.ttl * 9223372036854775807 > 0 };`, "huge"},
@@ -321,7 +321,7 @@ func TestErringPolicyDenies(t *testing.T) {
 }
 
 // Policies see every attribute of the context as documented.
-func TestContextIsWhatThePoliciesSee(t *testing.T) {
+func TestPoliciesSeeTheDocumentedContext(t *testing.T) {
 	c := load(t, worldScopes, `@id("exact") permit (principal, action == Action::"pay.refund", resource == Resource::"pay:USD/42")
 when { context.params == {cents: 42, currency: "USD", urgent: true} && context.ttl == 61 && context.task == "job-1"
   && context.binding == "mtls" && !context.approved };`)
@@ -338,7 +338,7 @@ when { context.params == {cents: 42, currency: "USD", urgent: true} && context.t
 	}
 }
 
-func TestDecideRefusesMalformedAsks(t *testing.T) {
+func TestDecideRefusesMalformedRequests(t *testing.T) {
 	good := scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), Task: "t"}
 	tests := []struct {
 		name       string
@@ -392,7 +392,7 @@ func TestDecideNeedsASubject(t *testing.T) {
 }
 
 // A hint has no more authority than the requested scope, and stays within its name prefix.
-func TestHintIsNoWiderThanTheAsk(t *testing.T) {
+func TestHintIsNoBroaderThanTheRequest(t *testing.T) {
 	c := load(t, worldScopes, `
 @id("much") permit (principal, action in [Action::"git.repo.*", Action::"git.issues.write", Action::"pay.*"], resource);`)
 	d, err := c.Decide(subject("spiffe://td.example/a"), scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), Task: "t"}, noon)

@@ -67,7 +67,7 @@ var notOfShape = []string{
 }
 
 // The schema rejects exactly those mistakes that Load rejects for their structure.
-func TestScopesSchemaRefusesMistakesOfShape(t *testing.T) {
+func TestScopesSchemaRefusesStructuralMistakes(t *testing.T) {
 	schema := compiled(t, scopes.ScopesSchema())
 	if err := asEditor(schema, worldScopes); err != nil {
 		t.Fatalf("the world: %v", err)
@@ -89,7 +89,7 @@ func TestScopesSchemaRefusesMistakesOfShape(t *testing.T) {
 }
 
 // The schemas accept the files that we ship and the credentials of the tests.
-func TestSchemasAcceptWhatIsAccepted(t *testing.T) {
+func TestSchemasAcceptValidFiles(t *testing.T) {
 	scopesSchema, examplesSchema := compiled(t, scopes.ScopesSchema()), compiled(t, scopes.ExamplesSchema())
 	paths, err := filepath.Glob("../examples/catalog*/*.y*ml")
 	if err != nil || len(paths) < 4 {

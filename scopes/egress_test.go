@@ -227,7 +227,7 @@ func TestEgressIsRead(t *testing.T) {
 }
 
 // A credential with more than one member is also sent as the rule says.
-func TestWaysOfMoreMembersAreRead(t *testing.T) {
+func TestSendRulesForMultiFieldCredentialsLoad(t *testing.T) {
 	for text, want := range map[string]scopes.Send{
 		withSend(", send: {as: aws, service: s3, region: eu-central-1}"): {As: scopes.SendAWS, Service: "s3", Region: "eu-central-1"},
 		withSend(", send: {as: certificate}"):                            {As: scopes.SendCertificate},

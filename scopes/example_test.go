@@ -16,7 +16,7 @@ import (
 )
 
 // The catalogue that we ship passes its own examples.
-func TestExamplesOfTheExample(t *testing.T) {
+func TestShippedExamplesPass(t *testing.T) {
 	examples, err := scopes.ReadExamplesFS(os.DirFS("../examples/catalog"))
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestExamplesAreNoPartOfTheCatalogue(t *testing.T) {
 }
 
 // Assess decides as Decide would with a suitable key, and never returns the request for Vault.
-func TestAssessTakesTheKeyForSent(t *testing.T) {
+func TestAssessAssumesASuitableKey(t *testing.T) {
 	c := load(t, worldScopes+`  - name: web.certificate.issue
     title: Issue
     authority: write
@@ -230,7 +230,7 @@ func TestAssessTakesTheKeyForSent(t *testing.T) {
 }
 
 // If there is nothing to certify, Assess and Decide differ only in the grant.
-func TestAssessIsDecide(t *testing.T) {
+func TestAssessAgreesWithDecide(t *testing.T) {
 	c := world(t)
 	for _, ask := range []scopes.Ask{
 		{Scope: "git.issues.read", Params: repo("acme/api"), Task: "t", TTL: time.Hour},

@@ -160,7 +160,7 @@ func TestWithinSVID(t *testing.T) {
 }
 
 // A key is required for the scopes that certify it, and refused for all others.
-func TestKeysAreAskedForWhereTheyAreUsed(t *testing.T) {
+func TestKeyIsRequiredOnlyWhereItIsCertified(t *testing.T) {
 	c := vaultWorld(t)
 	request, line := newCSR(t, nil), newSSHKey(t)
 	service, user := map[string]any{"service": "a"}, map[string]any{"user": "alice"}
@@ -267,7 +267,7 @@ func refused(t *testing.T, c *scopes.Catalogue, a scopes.Ask, name, value string
 }
 
 // A valid parameter value is not necessarily valid in every place.
-func TestValuesAreHeldAgainstTheirPlace(t *testing.T) {
+func TestValuesAreValidatedForTheirPlace(t *testing.T) {
 	c := vaultWorld(t)
 	key, request := newSSHKey(t), newCSR(t, nil)
 	const (
@@ -370,7 +370,7 @@ func grantWithinShape(c *scopes.Catalogue, scope string, g *scopes.Grant) string
 }
 
 // Every grant stays within its scope's definition, and its policy covers it.
-func TestGrantsAreWithinTheirShape(t *testing.T) {
+func TestGrantsStayWithinTheirScope(t *testing.T) {
 	c := vaultWorld(t)
 	request, line := newCSR(t, nil), newSSHKey(t)
 	rapid.Check(t, func(t *rapid.T) {

@@ -562,7 +562,7 @@ func TestLoadKeepsIdleGuardrails(t *testing.T) {
 	}
 }
 
-func TestCatalogueAnswersWhatItHolds(t *testing.T) {
+func TestCatalogueReturnsItsContents(t *testing.T) {
 	c := world(t)
 	var names []string
 	for _, s := range c.Scopes() {
@@ -626,7 +626,7 @@ func TestAuthorityRank(t *testing.T) {
 }
 
 // The digest can be recomputed with standard tools.
-func TestDigestIsThatOfCoreutils(t *testing.T) {
+func TestDigestMatchesCoreutils(t *testing.T) {
 	dir := t.TempDir()
 	files := map[string]string{"z.yaml": worldScopes, "policies/B.cedar": worldPolicies, "policies/a.cedar": "// empty\n"}
 	for name, data := range files {

@@ -23,7 +23,7 @@ func decide(t *rapid.T, c *scopes.Catalogue, who scopes.Subject, a scopes.Ask) s
 
 // T1: whatever a sandbox writes into a request, it acts as itself. The catalogue permits another sandbox everything, and
 // this one nothing.
-func TestNoFieldOfAnAskChangesWhoAsks(t *testing.T) {
+func TestNoRequestFieldChangesTheSubject(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := mustLoad(t, `@id("victim") permit (principal == Sandbox::"spiffe://td.example/victim", action, resource);
 @id("domain") permit (principal in TrustDomain::"victim.example", action, resource);
@@ -143,7 +143,7 @@ func TestAnErrorNeverAllows(t *testing.T) {
 }
 
 // The same question always has the same answer, whatever the order of the files.
-func TestDecideIsAFunction(t *testing.T) {
+func TestDecideIsDeterministic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		who, a, policies := drawSubject(t), drawAsk(t), drawPolicies(t)
 		c := mustLoad(t, policies)
@@ -204,7 +204,7 @@ func TestTheIndexChangesNoDecision(t *testing.T) {
 }
 
 // Validating against part of the schema gives the same messages as validating against all of it.
-func TestThePartOfTheSchemaIsEnough(t *testing.T) {
+func TestPartialSchemaGivesTheSameMessages(t *testing.T) {
 	wrong := []string{
 		`when { context.params.repo == 1 }`, `when { context.params.cents > 5 }`, `when { context.nothing }`, `when { principal.name == "x" }`,
 		`when { action == Action::"pay.refund" }`, `when { action in Action::"git.*" }`, `when { action in Action::"authority:delete" && context.params.repo like "a*" }`,

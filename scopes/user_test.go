@@ -20,7 +20,7 @@ func behalf(id string, groups ...string) scopes.Subject {
 }
 
 // A policy can depend on the person whom the sandbox acts for, and only if there is one.
-func TestPoliciesGoByThePerson(t *testing.T) {
+func TestPoliciesCanDependOnThePerson(t *testing.T) {
 	c := load(t, worldScopes, sreOnly)
 	for name, tc := range map[string]struct {
 		who    scopes.Subject
@@ -48,7 +48,7 @@ func TestPoliciesGoByThePerson(t *testing.T) {
 }
 
 // I3: a credential expires with the person's ID token.
-func TestThePersonsTokenBoundsTheTTL(t *testing.T) {
+func TestIDTokenBoundsTheTTL(t *testing.T) {
 	c := load(t, worldScopes, sreOnly)
 	ask := scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), Task: "t", TTL: time.Hour}
 	d, err := c.Decide(behalf("ann", "sre"), ask, noon)

@@ -51,7 +51,7 @@ func broken(status approval.Status, by map[string][]string) *approval.Request {
 	return c
 }
 
-func TestNextWhenTheGlassIsBroken(t *testing.T) {
+func TestNextUnderBreakGlass(t *testing.T) {
 	breaks := func(v approval.Voter) approval.Vote {
 		return approval.Vote{Voter: v, Verdict: approval.BreakGlass, Note: "nobody answers", Time: noon}
 	}
@@ -138,7 +138,7 @@ func TestNext(t *testing.T) {
 
 // I5: whoever votes in whatever order, an approved request has votes of enough distinct people who are entitled to vote, and a
 // rejected request is never approved later.
-func TestQuorumIsOfDistinctPeopleWhoMay(t *testing.T) {
+func TestQuorumNeedsDistinctEligibleApprovers(t *testing.T) {
 	e := approvalPolicy(t)
 	rapid.Check(t, func(t *rapid.T) {
 		c := asked(rapid.IntRange(1, 4).Draw(t, "quorum"), approval.Pending)

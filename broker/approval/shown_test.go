@@ -8,7 +8,7 @@ import (
 )
 
 // T7: sandboxes cannot choose parameters that give different requests the same key, if people are shown different content.
-func TestWhatIsAlikeIsTheSameAsk(t *testing.T) {
+func TestRequestsWithOneKeyShowTheSameContent(t *testing.T) {
 	const one = `{"v":1,"request":"1","trust_domain":"acme.example","spiffe_id":"spiffe://acme.example/team/a","on_behalf_of":"p#1",` +
 		`"thumbprint":"t1","jkt":"j1","scope":"a.b","authority":"write","resource":"repo/x","params":{"n":9007199254740992},"ttl":60,` +
 		`"task":"t-1","key":"k1","audience":"https://x.test","catalogue":"c1","digest":"AAAA","group":"oncall","quorum":1,` +

@@ -111,7 +111,7 @@ func TestNoVoteCountsWithoutASignature(t *testing.T) {
 }
 
 // A reused approval needs its original signature, and covers only requests for the same thing.
-func TestWhatIsRememberedWasSigned(t *testing.T) {
+func TestReusedApprovalNeedsItsSignature(t *testing.T) {
 	e := at(t, testkit.Site)
 	carol := withKeys(t, "carol")[0]
 	const text = `{"request":"1","scope":"a.b","ttl":60,"expires":1000,"passkey":"required"}`

@@ -42,8 +42,8 @@ func (s *session) ask(t *testing.T, task, reason string) (*process, string) {
 	return p, aRequest.FindStringSubmatch(p.err.String())[1]
 }
 
-// TestListedAlarm checks that a break-glass request is not hidden behind an identical one without break-glass.
-func TestListedAlarm(t *testing.T) {
+// TestBreakGlassRequestIsListedSeparately checks that a break-glass request is not hidden behind an identical one without break-glass.
+func TestBreakGlassRequestIsListedSeparately(t *testing.T) {
 	var out bytes.Buffer
 	whole := openapi.ApprovalCase{ID: "whole", Like: "x", Approval: openapi.Approval{Quorum: 3}}
 	twin, broken := whole, whole

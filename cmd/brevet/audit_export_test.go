@@ -22,8 +22,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// TestTakingTheRecordElsewhere exports the record in parts and in every format, and proves one of its entries.
-func TestTakingTheRecordElsewhere(t *testing.T) {
+// TestAuditExportInEveryFormat exports the record in parts and in every format, and proves one of its entries.
+func TestAuditExportInEveryFormat(t *testing.T) {
 	t.Parallel()
 	s := startDev(t, t.TempDir()+"/state")
 	id := s.issue(t, "t-export")

@@ -49,7 +49,7 @@ func (c *BootstrapCmd) Run(ctx context.Context, con *console) error {
 		{c.BrokerUser, migrations.BrokerRole, c.BrokerPasswordFile},
 		{c.AuditorUser, migrations.AuditorRole, c.AuditorPasswordFile},
 	} {
-		if login.passwordFile == "" {
+		if login.user == "" && login.passwordFile == "" {
 			continue // no auditors
 		}
 		password, err := secret.ReadFile(login.passwordFile)

@@ -41,7 +41,7 @@ func TestCatalogTest(t *testing.T) {
 	}
 }
 
-func TestCatalogTestOfWhatIsNoTable(t *testing.T) {
+func TestCatalogTestRefusesInvalidExamples(t *testing.T) {
 	folder := draftOf(t)
 	table := filepath.Join(folder, "examples.test.yaml")
 	edit(t, table, "svid: jwt", `"svid\e[31m": jwt`)
@@ -85,7 +85,7 @@ func TestCatalogPlan(t *testing.T) {
 	}
 }
 
-func TestCatalogPlanOfNothing(t *testing.T) {
+func TestCatalogPlanWithoutChanges(t *testing.T) {
 	got := inProcess(t, "catalog", "plan", exampleCatalogue, "--from", exampleCatalogue, "--detailed-exitcode")
 	if got.want(t, 0); got.out != "No changes.\n" {
 		t.Errorf("got %q, want no changes", got.out)
@@ -98,8 +98,8 @@ func TestCatalogPlanOfNothing(t *testing.T) {
 	inProcess(t, "catalog", "plan", "testdata/broken", "--from", folder).want(t, 1, "broken:\n")
 }
 
-// TestCatalogPlanIsInert checks that a plan shows no terminal escapes, because its reader did not write its content (H71).
-func TestCatalogPlanIsInert(t *testing.T) {
+// TestCatalogPlanPrintsNoTerminalEscapes checks that a plan shows no terminal escapes, because its reader did not write its content (H71).
+func TestCatalogPlanPrintsNoTerminalEscapes(t *testing.T) {
 	folder := draftOf(t)
 	edit(t, filepath.Join(folder, "guardrails.cedar"), "unless { context.approved };", "// \x1b[2Jnothing\u202e to see\nunless { context.approved };")
 	got := inProcess(t, "catalog", "plan", folder, "--from", exampleCatalogue)
@@ -164,7 +164,7 @@ func TestCatalogExplainInJSON(t *testing.T) {
 	}
 }
 
-func TestCatalogExplainOfWhatIsNoAsk(t *testing.T) {
+func TestCatalogExplainRefusesInvalidRequests(t *testing.T) {
 	for _, tc := range []struct{ name, args, want string }{
 		{"parameter", "github.issues.read repo=.. --as spiffe://acme.example/a", "the request is invalid: params.repo must not contain an empty, . or .. segment"},
 		{"SPIFFE ID", "github.issues.read repo=a/b --as acme.example/a", "--as: "},

@@ -217,8 +217,8 @@ func TestLookback(t *testing.T) {
 	}
 }
 
-// TestReplayedRecordsAreInert checks that the content of a record cannot move the reader's cursor.
-func TestReplayedRecordsAreInert(t *testing.T) {
+// TestReplayPrintsNoTerminalEscapes checks that the content of a record cannot move the reader's cursor.
+func TestReplayPrintsNoTerminalEscapes(t *testing.T) {
 	var out bytes.Buffer
 	group := replay.Group{
 		SPIFFEID: "spiffe://acme.test/\x1b[2J", Scope: "x\u202ey", Changes: 1, Counts: map[replay.Shift]int64{replay.NewlyDenied: 1},

@@ -94,9 +94,9 @@ func TestCatalogPlanNamesPoliciesOfVault(t *testing.T) {
 	inProcess(t, on(admin, "plan", folder)...).want(t, 0, "Run brevet bootstrap", "brevet-scope.notes.read.")
 }
 
-// TestCatalogWithASecondAdmin checks that one admin proposes a catalogue, and that another sees the changes before
+// TestCatalogChangeNeedsASecondAdmin checks that one admin proposes a catalogue, and that another sees the changes before
 // approving it.
-func TestCatalogWithASecondAdmin(t *testing.T) {
+func TestCatalogChangeNeedsASecondAdmin(t *testing.T) {
 	s, one, two := served(t, testkit.Options{SecondAdmin: true})
 	folder := draftOf(t)
 	edit(t, filepath.Join(folder, "office.yaml"), "quorum: 2", "quorum: 1")

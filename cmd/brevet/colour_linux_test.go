@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestColourful checks that the demo is bold on a terminal, unless NO_COLOR is set, and never in a file.
-func TestColourful(t *testing.T) {
+// TestDemoIsBoldOnlyOnATerminal checks that the demo is bold on a terminal, unless NO_COLOR is set, and never in a file.
+func TestDemoIsBoldOnlyOnATerminal(t *testing.T) {
 	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)

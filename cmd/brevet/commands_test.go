@@ -15,8 +15,8 @@ const (
 	theAdmin   = "spiffe://acme.example/ops/admin"
 )
 
-// TestEndingCommands runs the commands with which sandboxes, admins and auditors end credentials, in a typical order.
-func TestEndingCommands(t *testing.T) {
+// TestRevocationCommands runs the commands with which sandboxes, admins and auditors end credentials, in a typical order.
+func TestRevocationCommands(t *testing.T) {
 	t.Parallel()
 	s := startDev(t, t.TempDir()+"/state")
 	t.Run("kinds", s.kinds)

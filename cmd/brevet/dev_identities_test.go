@@ -11,9 +11,9 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// TestEnvironmentsOfOthersAreNotPrinted checks `eval "$(brevet dev env)"` in a folder that somebody else has filled, such
+// TestDevEnvRefusesAForeignFolder checks `eval "$(brevet dev env)"` in a folder that somebody else has filled, such
 // as a repository.
-func TestEnvironmentsOfOthersAreNotPrinted(t *testing.T) {
+func TestDevEnvRefusesAForeignFolder(t *testing.T) {
 	t.Parallel()
 	dir := testkit.SocketFolder(t)
 	socket := filepath.Join(dir, "agent.sock")

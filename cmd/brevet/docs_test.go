@@ -90,9 +90,9 @@ func parses(t *testing.T, path string, args []string) {
 	}
 }
 
-// TestREADMEShowsASoundCatalogue checks that the scope and the policy in the README form a catalogue that a server would
+// TestREADMECatalogueLoads checks that the scope and the policy in the README form a catalogue that a server would
 // load.
-func TestREADMEShowsASoundCatalogue(t *testing.T) {
+func TestREADMECatalogueLoads(t *testing.T) {
 	files := fstest.MapFS{}
 	for _, block := range blocks.FindAllStringSubmatch(documents(t)[filepath.Join(root, "README.md")], -1) {
 		if block[1] == "yaml" || block[1] == "cedar" {

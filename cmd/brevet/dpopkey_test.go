@@ -111,7 +111,7 @@ func (s *session) bindsToKey(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoDPoPKey(t *testing.T) {
+func TestInvalidDPoPKeysAreRefused(t *testing.T) {
 	t.Parallel()
 	weak, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {

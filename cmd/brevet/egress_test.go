@@ -250,9 +250,9 @@ func (s *session) egressStopped(t *testing.T, host *webHost, reach []string) {
 	}
 }
 
-// TestEgressEnvNeedsAGatewayThatAnswers checks that no variables are printed without a working gateway. The message says
+// TestEgressEnvNeedsARunningGateway checks that no variables are printed without a working gateway. The message says
 // what happened to the gateway, and what to do.
-func TestEgressEnvNeedsAGatewayThatAnswers(t *testing.T) {
+func TestEgressEnvNeedsARunningGateway(t *testing.T) {
 	t.Parallel()
 	server := func(handler http.HandlerFunc) string {
 		s := httptest.NewServer(handler)

@@ -70,8 +70,8 @@ func (s *session) execAtTerminal(t *testing.T) {
 	p.finish(t).want(t, 0, fmt.Sprintf("in all %d\n", often))
 }
 
-// TestMemoryOfAGateway checks that processes of the same user cannot read credentials in a gateway's memory.
-func TestMemoryOfAGateway(t *testing.T) {
+// TestGatewayMemoryIsUnreadable checks that processes of the same user cannot read credentials in a gateway's memory.
+func TestGatewayMemoryIsUnreadable(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0) })
 	gateway, err := OutFlags{CallsPerSecond: 1}.gateway(slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 )
 
-// TestCallerIsToldWhatTheAgentSays checks that a command reports the agent's answer at once.
-func TestCallerIsToldWhatTheAgentSays(t *testing.T) {
+// TestWorkloadAPIErrorIsReported checks that a command reports the agent's answer at once.
+func TestWorkloadAPIErrorIsReported(t *testing.T) {
 	t.Parallel()
 	request := []string{"request", "github.issues.read", "repo=acme/api", "--task", "t", "--server", "https://localhost:1"}
 	none := testkit.NewAgent(t)
@@ -54,7 +54,7 @@ func TestAudienceOfAServerWithASlash(t *testing.T) {
 	}
 }
 
-func TestCAFileIsUsedForABrokerOfTheWeb(t *testing.T) {
+func TestCAFileVerifiesAWebPKIBroker(t *testing.T) {
 	t.Parallel()
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	if err := os.WriteFile(empty, []byte("nothing"), 0o600); err != nil {
@@ -75,9 +75,9 @@ func TestCAFileIsUsedForABrokerOfTheWeb(t *testing.T) {
 	brevet(t, nil, append(request, "--ca-file", host.ca)...).want(t, 1, "response is not a Brevet response")
 }
 
-// TestGatewayServesAsItself checks that a gateway that also gets the identities of its sandboxes serves with its own, even
+// TestGatewayPresentsItsOwnSVID checks that a gateway that also gets the identities of its sandboxes serves with its own, even
 // if another one comes first.
-func TestGatewayServesAsItself(t *testing.T) {
+func TestGatewayPresentsItsOwnSVID(t *testing.T) {
 	t.Parallel()
 	own, sandbox := testkit.Identity("/gateway", ""), testkit.Identity("/sandbox", "")
 	agent := testkit.NewAgent(t, sandbox, own)

@@ -237,8 +237,8 @@ func TestLoginAtDevProvider(t *testing.T) {
 	}
 }
 
-// TestLoginTellsWhatToDo checks what a person reads without a terminal: an address, a code, and the deadline.
-func TestLoginTellsWhatToDo(t *testing.T) {
+// TestLoginPrintsAddressCodeAndDeadline checks what a person reads without a terminal: an address, a code, and the deadline.
+func TestLoginPrintsAddressCodeAndDeadline(t *testing.T) {
 	home(t)
 	provider := devProvider(t)
 	reader, writer := io.Pipe()
@@ -295,8 +295,8 @@ func TestLoginRefusesProviders(t *testing.T) {
 	}
 }
 
-// TestLoginsThatAreNoGood checks that a login is not used if it has expired or if others may have read it.
-func TestLoginsThatAreNoGood(t *testing.T) {
+// TestExpiredOrExposedLoginsAreNotUsed checks that a login is not used if it has expired or if others may have read it.
+func TestExpiredOrExposedLoginsAreNotUsed(t *testing.T) {
 	path := home(t)
 	good := login.Login{Issuer: "http://127.0.0.1:1", ClientID: "brevet", ID: "i#a", Expires: time.Now().Add(time.Hour), IDToken: secret.New("token")}
 	use := func(want string) {
@@ -357,9 +357,9 @@ func TestLoginsThatAreNoGood(t *testing.T) {
 	}
 }
 
-// TestPersonKnowsTheBroker checks that a person verifies a broker with an SVID by its trust domain's authorities, and
+// TestPersonVerifiesTheBrokersSVID checks that a person verifies a broker with an SVID by its trust domain's authorities, and
 // presents no certificate.
-func TestPersonKnowsTheBroker(t *testing.T) {
+func TestPersonVerifiesTheBrokersSVID(t *testing.T) {
 	home(t)
 	live := login.Login{Issuer: "http://127.0.0.1:1", ClientID: "brevet", ID: "i#a", Expires: time.Now().Add(time.Hour), IDToken: secret.New("token")}
 	if err := stored(t).Write(live); err != nil {

@@ -28,9 +28,9 @@ func peer(line ...string) []string {
 	return append([]string{"setpriv", "--bounding-set", "-sys_ptrace,-perfmon,-sys_admin"}, line...)
 }
 
-// TestMemoryOfServers checks that processes of the same user cannot read the memory of a broker or a gateway (T10), and
+// TestServerMemoryIsUnreadable checks that processes of the same user cannot read the memory of a broker or a gateway (T10), and
 // that neither leaves a core dump.
-func TestMemoryOfServers(t *testing.T) {
+func TestServerMemoryIsUnreadable(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
 	metrics := free(t)

@@ -38,8 +38,8 @@ func withoutWorkload(env []string, ca string) []string {
 	}), "BREVET_CA_FILE="+ca)
 }
 
-// TestPeopleAsOfficials checks what people can do as admins and auditors: bob is only an admin, and carol only an auditor.
-func TestPeopleAsOfficials(t *testing.T) {
+// TestPeopleActAsAdminsAndAuditors checks what people can do as admins and auditors: bob is only an admin, and carol only an auditor.
+func TestPeopleActAsAdminsAndAuditors(t *testing.T) {
 	t.Parallel()
 	s := startDev(t, t.TempDir()+"/state")
 	ca := s.authorities(t)

@@ -8,9 +8,9 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// TestAYesThatHasToBeSigned checks that an approval that needs a passkey is refused on the command line before anything is
-// sent. The error says where to sign.
-func TestAYesThatHasToBeSigned(t *testing.T) {
+// TestPasskeyApprovalIsRefusedOnTheCommandLine checks that an approval that needs a passkey is refused on the command line before
+// anything is sent. The error says where to sign.
+func TestPasskeyApprovalIsRefusedOnTheCommandLine(t *testing.T) {
 	one := openapi.ApprovalCase{ID: "r1", Canonical: `{"scope":"a.b","passkey":"required","group":"oncall","quorum":1}`}
 	for _, verdict := range []openapi.Verdict{openapi.VerdictApprove, openapi.VerdictBreakGlass} {
 		if err := unsignable(one, verdict); err == nil || !strings.Contains(err.Error(), "open the request in the console") {

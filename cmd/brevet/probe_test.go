@@ -83,8 +83,8 @@ func readReport(t *testing.T, text string) probe.Report {
 	return report
 }
 
-// TestProbeFindsHoles probes a server with every hole that there is a check for. Each check finds its own.
-func TestProbeFindsHoles(t *testing.T) {
+// TestProbeFindsEachVulnerability probes a server with every hole that there is a check for. Each check finds its own.
+func TestProbeFindsEachVulnerability(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, &tls.Config{MinVersion: tls.VersionTLS10, ClientAuth: tls.RequestClientCert}, openToAll(`{"active":true}`, http.StatusOK))
 	got := f.probe(t, "--foreign-issuance", "one", "--console", strings.Replace(f.url, "https://127.0.0.1", "http://localhost", 1))
@@ -96,9 +96,9 @@ func TestProbeFindsHoles(t *testing.T) {
 	})
 }
 
-// TestProbeKnowsVersionsFromOtherRefusals checks that a server that requires a certificate over a TLS version accepts that
+// TestProbeDistinguishesTLSAlerts checks that a server that requires a certificate over a TLS version accepts that
 // version. An alert about something else does not show that a version is refused.
-func TestProbeKnowsVersionsFromOtherRefusals(t *testing.T) {
+func TestProbeDistinguishesTLSAlerts(t *testing.T) {
 	t.Parallel()
 	cfg := &tls.Config{MinVersion: tls.VersionTLS10, ClientAuth: tls.RequestClientCert}
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -124,8 +124,8 @@ func TestProbeKnowsVersionsFromOtherRefusals(t *testing.T) {
 	}
 }
 
-// TestProbeMissesWhatMustWork checks that the probe reports calls that fail although they must work.
-func TestProbeMissesWhatMustWork(t *testing.T) {
+// TestProbeReportsRequiredCallsThatFail checks that the probe reports calls that fail although they must work.
+func TestProbeReportsRequiredCallsThatFail(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequestClientCert}, openToAll(`{"active":false}`, http.StatusForbidden))
 	got := f.probe(t)
@@ -138,8 +138,8 @@ func TestProbeMissesWhatMustWork(t *testing.T) {
 	})
 }
 
-// TestProbeThatCannotTell checks that a failing server is reported as inconclusive, and not as open.
-func TestProbeThatCannotTell(t *testing.T) {
+// TestProbeOfAFailingServerIsInconclusive checks that a failing server is reported as inconclusive, and not as open.
+func TestProbeOfAFailingServerIsInconclusive(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequestClientCert}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/livez" {

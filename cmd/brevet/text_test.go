@@ -17,9 +17,9 @@ import (
 	"github.com/brevet-dev/brevet/openapi"
 )
 
-// TestCommandLinesThatMakeNoSense checks that an invalid command line is reported with what is wrong and where to read on,
+// TestInvalidCommandLinesAreExplained checks that an invalid command line is reported with what is wrong and where to read on,
 // and that scripts can tell it from a refusal.
-func TestCommandLinesThatMakeNoSense(t *testing.T) {
+func TestInvalidCommandLinesAreExplained(t *testing.T) {
 	for _, tc := range []struct{ name, args, want string }{
 		{"nothing", "", "expected one of"},
 		{"unknown command", "isue", "unexpected argument isue"},
@@ -52,9 +52,9 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestEncodeIsInertAndTheSame checks that escaped JSON decodes to the same value, and contains no raw control or invisible
+// TestEncodedJSONIsEscapedAndEquivalent checks that escaped JSON decodes to the same value, and contains no raw control or invisible
 // characters.
-func TestEncodeIsInertAndTheSame(t *testing.T) {
+func TestEncodedJSONIsEscapedAndEquivalent(t *testing.T) {
 	const hostile = "é \x1b[31m \u009b \u202e \U000e0041 \x7f \ufe0f 漢"
 	var out bytes.Buffer
 	if err := (&console{out: &out}).encode(map[string]string{"reason": hostile}); err != nil {
@@ -189,8 +189,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestPeopleSayWhoseTaskTheyRead checks that people must name the owner of a task before the broker is called.
-func TestPeopleSayWhoseTaskTheyRead(t *testing.T) {
+// TestPersonMustNameTheTaskOwner checks that people must name the owner of a task before the broker is called.
+func TestPersonMustNameTheTaskOwner(t *testing.T) {
 	t.Parallel()
 	inProcess(t, "audit", "task", "t 1", "--person", "--server", "https://localhost:1").want(t, 1, "brevet audit task 't 1' --spiffe-id spiffe://")
 }

@@ -55,9 +55,9 @@ func (d *deployment) entries(t *testing.T) (n int64) {
 	return n
 }
 
-// TestAnOlderBackupIsNoticed restores a whole deployment from an older backup and restarts it. Nothing is issued, because
+// TestOlderBackupIsDetected restores a whole deployment from an older backup and restarts it. Nothing is issued, because
 // an anchor file holds a later checkpoint. Without the file, a witness notices it.
-func TestAnOlderBackupIsNoticed(t *testing.T) {
+func TestOlderBackupIsDetected(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
 	keys := brevet(t, d.env("auditor"), "audit", "keys")
@@ -130,9 +130,9 @@ func (d *deployment) verifies(t *testing.T, w *testkit.Witness, logKeys string) 
 	brevet(t, nil, verify...).want(t, exitUnsaid, "--witness: requires a --checkpoint")
 }
 
-// TestAFileWithoutACheckpointStopsTheStart checks that an anchor file without a valid checkpoint prevents the start,
+// TestAnchorFileWithoutACheckpointPreventsStart checks that an anchor file without a valid checkpoint prevents the start,
 // because its content may have been lost.
-func TestAFileWithoutACheckpointStopsTheStart(t *testing.T) {
+func TestAnchorFileWithoutACheckpointPreventsStart(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
 	file := d.Path("checkpoints")

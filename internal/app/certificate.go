@@ -147,7 +147,10 @@ func (c *certificateFiles) read(ctx context.Context) error {
 		if slices.EqualFunc(before.Certificate, pair.Certificate, slices.Equal) {
 			return nil
 		}
-		now, leaf := c.now(), pair.Leaf
+		now, leaf := c.now(), pair.Leaf // LoadX509KeyPair sets it
+		if leaf == nil {
+			return errors.New("the certificate was not parsed")
+		}
 		if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
 			return fmt.Errorf("the certificate is valid only from %s until %s", leaf.NotBefore, leaf.NotAfter)
 		}

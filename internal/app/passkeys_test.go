@@ -11,7 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-func TestPasskeysAreForTheConsole(t *testing.T) {
+func TestRelyingPartyIsTheConsoleURL(t *testing.T) {
 	for url, want := range map[string]passkey.RelyingParty{
 		"https://brevet.acme.example":       {ID: "brevet.acme.example", Origins: []string{"https://brevet.acme.example"}},
 		"https://brevet.acme.example:8443/": {ID: "brevet.acme.example", Origins: []string{"https://brevet.acme.example:8443"}},
@@ -30,7 +30,7 @@ func TestPasskeysAreForTheConsole(t *testing.T) {
 	}
 }
 
-func TestWhatNobodyCanSignIsSaid(t *testing.T) {
+func TestUnsignableScopesAreLogged(t *testing.T) {
 	catalogue, err := scopes.Load([]scopes.File{
 		{Name: "a.yaml", Data: []byte(`scopes:
   - name: git.push

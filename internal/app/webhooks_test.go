@@ -23,8 +23,8 @@ webhooks:
   - {name: slack, url_file: slack, format: slack, events: [approval.waiting]}
 `
 
-// TestWebhooksOfAConfiguration checks that the configured webhooks are opened as configured.
-func TestWebhooksOfAConfiguration(t *testing.T) {
+// TestConfiguredWebhooksAreOpened checks that the configured webhooks are opened as configured.
+func TestConfiguredWebhooksAreOpened(t *testing.T) {
 	path := write(t, goodConfig+twoWebhooks)
 	for name, text := range map[string]string{
 		"pager": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n", "slack": "https://hooks.slack.example/services/CANARY\n",

@@ -21,8 +21,8 @@ anchors:
   - {name: git, git: kept/tree}
 `
 
-// TestWitnessesOfAConfiguration checks that the configured witnesses and anchors are opened as configured.
-func TestWitnessesOfAConfiguration(t *testing.T) {
+// TestConfiguredWitnessesAreOpened checks that the configured witnesses and anchors are opened as configured.
+func TestConfiguredWitnessesAreOpened(t *testing.T) {
 	path := write(t, goodConfig+someWitnesses)
 	cfg, err := Load(path)
 	if err != nil {

@@ -24,7 +24,10 @@ func WorkloadAPI(address string) []workloadapi.ClientOption {
 				return err
 			}
 			stream, err := open(ctx, desc, conn, method, opts...)
-			return &insistentStream{stream, &answered, insist}, insist(err)
+			if err != nil {
+				return nil, insist(err)
+			}
+			return &insistentStream{stream, &answered, insist}, nil
 		}))}
 }
 

@@ -70,9 +70,9 @@ func serveFickle(t *testing.T) (*fickle, string) {
 	return f, "unix://" + socket
 }
 
-// TestTheCertificateIsAskedForAgain checks that the broker calls a Workload API again after any error that follows a first
+// TestWorkloadAPIIsRetriedAfterTheFirstSVID checks that the broker calls a Workload API again after any error that follows a first
 // response. Otherwise it would serve with its old certificate, even after that has expired.
-func TestTheCertificateIsAskedForAgain(t *testing.T) {
+func TestWorkloadAPIIsRetriedAfterTheFirstSVID(t *testing.T) {
 	t.Parallel()
 	f, address := serveFickle(t)
 	s := &service{}
@@ -97,8 +97,8 @@ func TestTheCertificateIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// TestTheFirstAnswerStands checks that a starting broker reports an error that a retry would not change.
-func TestTheFirstAnswerStands(t *testing.T) {
+// TestPermanentWorkloadAPIErrorPreventsStart checks that a starting broker reports an error that a retry would not change.
+func TestPermanentWorkloadAPIErrorPreventsStart(t *testing.T) {
 	t.Parallel()
 	f, address := serveFickle(t)
 	f.issuer = nil

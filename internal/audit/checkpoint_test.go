@@ -15,7 +15,7 @@ const origin = "log.test/ledger"
 
 var root = tlog.RecordHash([]byte("root"))
 
-func TestCheckpointsHaveOneSpelling(t *testing.T) {
+func TestCheckpointEncodingIsUnique(t *testing.T) {
 	c := audit.Checkpoint{Origin: origin, Tree: tlog.Tree{N: 12, Hash: root}}
 	if got, err := audit.ParseCheckpoint(c.String()); err != nil || got != c {
 		t.Errorf("got %v, %v; want %v", got, err, c)

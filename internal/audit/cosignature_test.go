@@ -37,7 +37,7 @@ func cosigner(t *testing.T, key string) *audit.Cosigner {
 	return c
 }
 
-func TestCosignaturesOfPublicWitnesses(t *testing.T) {
+func TestPublicWitnessCosignaturesVerify(t *testing.T) {
 	first, second := cosigner(t, remora), cosigner(t, smartit)
 	want := time.Date(2026, 5, 23, 21, 50, 24, 0, time.UTC)
 	names, last, err := audit.Cosigned([]byte(publicCheckpoint), first, second)
@@ -55,7 +55,7 @@ func TestCosignaturesOfPublicWitnesses(t *testing.T) {
 	}
 }
 
-func TestCosignaturesThatAreNone(t *testing.T) {
+func TestInvalidCosignaturesAreRejected(t *testing.T) {
 	w := cosigner(t, remora)
 	for name, change := range map[string][2]string{
 		"another size": {"1432088532", "1432088533"},
@@ -82,7 +82,7 @@ func TestCosignaturesThatAreNone(t *testing.T) {
 	}
 }
 
-func TestKeysThatAreNoWitness(t *testing.T) {
+func TestInvalidWitnessKeysAreRejected(t *testing.T) {
 	for name, key := range map[string]string{
 		"nothing":        "",
 		"no name":        "+da77ade7+BOvN63jn/bLvkieywe8R6UYAtVtNbZpXh34x7onlmtw2",

@@ -37,7 +37,7 @@ func treeOf(t *testing.T, records [][]byte) (tree stored, leaves []tlog.Hash) {
 }
 
 // The tree is that of RFC 6962. The first check uses the known answers of another implementation.
-func TestRootsAreThoseOfTheStandard(t *testing.T) {
+func TestRootsMatchRFC6962(t *testing.T) {
 	_, leaves := treeOf(t, testonly.LeafInputs())
 	for size, want := range append([][]byte{testonly.EmptyRootHash()}, testonly.RootHashes()[1:]...) {
 		if got := audit.RootOf(leaves[:size]); !bytes.Equal(got[:], want) {
@@ -47,7 +47,7 @@ func TestRootsAreThoseOfTheStandard(t *testing.T) {
 }
 
 // Another implementation accepts each proof that is made here, and accepts it for nothing else.
-func TestProofsAreThoseOfTheStandard(t *testing.T) {
+func TestProofsMatchRFC6962(t *testing.T) {
 	var records [][]byte
 	for n := range 600 {
 		records = append(records, fmt.Appendf(nil, "entry %d", n))

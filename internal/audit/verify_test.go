@@ -143,7 +143,7 @@ func TestFindingsAreBounded(t *testing.T) {
 }
 
 // Entries whose body was never valid are reported, and do not stop the verification.
-func TestBodiesThatAreNone(t *testing.T) {
+func TestInvalidBodiesAreReported(t *testing.T) {
 	for text, want := range map[string]audit.Code{
 		"": audit.Unreadable, "x": audit.Unreadable, "[]": audit.Unreadable, `{"version":"1"}`: audit.Unreadable, "\xff": audit.Unreadable,
 		`{}`: audit.ColumnDiffers, `{"version":1} `: audit.NotCanonical, `{"version":1,"kind":"call.refused"}`: audit.NotCanonical,
@@ -168,7 +168,7 @@ func TestBodiesThatAreNone(t *testing.T) {
 }
 
 // A read error is returned as an error and not as a finding, wherever it occurs.
-func TestNothingIsSaidOfWhatCannotBeRead(t *testing.T) {
+func TestReadErrorIsNotAFinding(t *testing.T) {
 	broken := errors.New("broken")
 	for _, after := range []int{0, 1, 700, 5000} {
 		_, err := audit.Verify(t.Context(), func(yield func(audit.Item, error) bool) {

@@ -40,6 +40,9 @@ func NewPush(target string, header Header, form Form) (Sink, error) {
 	if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())) {
 		return nil, fmt.Errorf("%q is not an https URL", target)
 	}
+	if form.Format == export.Parquet {
+		return nil, errors.New("a receiver takes lines, and a Parquet file has none: choose another format")
+	}
 	client := &http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return &push{target, header, form, client}, nil
 }

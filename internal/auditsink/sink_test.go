@@ -11,7 +11,7 @@ import (
 )
 
 // A file that is continued has one header and each entry once, whatever an interrupted run left at its end.
-func TestFileIsContinuedWhereItStopped(t *testing.T) {
+func TestInterruptedExportResumes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log.csv")
 	var at auditsink.Position
 	for _, id := range []string{"first", "second"} {

@@ -154,7 +154,7 @@ const hostile = "\x1b[2J\x1b]8;;https://evil.test\x07click\x1b]8;;\x07\x1b]52;c;
 	"![x](https://evil.test/x.png)\r\nAPPROVED BY alice\r\n=1+1 '; DROP TABLE issuances; --"
 
 // T3: an admin never approves a catalogue with files other than its own, even if an attacker owns the database.
-func TestCataloguesAreHeldToTheirNames(t *testing.T) {
+func TestCatalogueMustMatchItsDigest(t *testing.T) {
 	w := newWorldWith(t, twoAdmins)
 	first, second := digestOf(t, files(catalogue, policies)), digestOf(t, files(catalogue, wider))
 	w.apply(t, "carol", "less waiting", files(catalogue, wider))

@@ -76,7 +76,7 @@ func TestBrowserCatalogueTakesTwoAdmins(t *testing.T) {
 	alice.has("seen, and fine")
 }
 
-func TestCatalogueRefuses(t *testing.T) {
+func TestInvalidCatalogueChangesAreRefused(t *testing.T) {
 	w := newWorldWith(t, twoAdmins)
 	first, second := digestOf(t, files(catalogue, policies)), digestOf(t, files(catalogue, wider))
 	dave, carol, alice, erin := w.program(t, "dave"), w.program(t, "carol"), w.program(t, "alice"), w.program(t, "erin")

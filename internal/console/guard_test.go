@@ -10,7 +10,7 @@ import (
 )
 
 // H48, H90 and H91, and other requests that somebody else can make a browser send.
-func TestPagesAreGuarded(t *testing.T) {
+func TestCrossSiteRequestsAreRefused(t *testing.T) {
 	w := newWorld(t)
 	alice, nobody := w.program(t, "alice"), w.program(t, "")
 	for _, tc := range []struct {
@@ -146,7 +146,7 @@ func TestRefusalsAreRecorded(t *testing.T) {
 }
 
 // A login accepts one callback, so nobody can use it to call the provider again and again.
-func TestLoginComesBackOnce(t *testing.T) {
+func TestLoginAcceptsOneCallback(t *testing.T) {
 	w := newWorld(t)
 	nobody := w.program(t, "")
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.console+"/login", nil)
@@ -177,7 +177,7 @@ func TestLoginComesBackOnce(t *testing.T) {
 }
 
 // A login in a browser does not continue the session of the previous person.
-func TestSessionsAreOfOnePerson(t *testing.T) {
+func TestLoginStartsANewSession(t *testing.T) {
 	w := newWorld(t)
 	browser := w.program(t, "dave")
 	before := sessionOf(t, w, browser)

@@ -208,7 +208,7 @@ func TestBrowserHistoryPages(t *testing.T) {
 }
 
 // H92 and H100: only auditors read the record, each within their reach.
-func TestTheRecordIsForAuditors(t *testing.T) {
+func TestOnlyAuditorsReadHistory(t *testing.T) {
 	w := newWorldWith(t, func(o *testkit.Options) {
 		o.Rules = append(o.Rules, people.Rule{Role: people.RoleAuditor, Group: "engineers", Within: []string{"spiffe://other.test"}})
 	})

@@ -135,7 +135,7 @@ func (w *world) status(t *testing.T, token *client.Token) string {
 }
 
 // H90 to H92: only admins give orders, within their reach, and only through forms of this site with a name and a reason.
-func TestOrdersAreForAdmins(t *testing.T) {
+func TestOnlyAdminsRevokeAndQuarantine(t *testing.T) {
 	w := newWorldWith(t, func(o *testkit.Options) {
 		o.Rules = append(o.Rules, people.Rule{Role: people.RoleAdmin, Group: "engineers", Within: []string{"spiffe://other.test"}})
 	})

@@ -37,7 +37,7 @@ const (
 )
 
 // Every linked page and every common search is fast and small, however much is on record.
-func TestPagesAreQuickAndLight(t *testing.T) {
+func TestPagesStayWithinTimeAndSizeLimits(t *testing.T) {
 	const pace = 360 * time.Millisecond // so that ten thousand credentials are live
 	db := testkit.NewDB(t)
 	quiet := func(string, ...any) {}

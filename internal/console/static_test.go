@@ -10,7 +10,7 @@ import (
 )
 
 // Vendored files are identical to the published ones, and their licences are included.
-func TestVendoredFilesAreWhatTheyWere(t *testing.T) {
+func TestVendoredFilesMatchUpstream(t *testing.T) {
 	const folder = "static/vendor"
 	sums, err := os.ReadFile(filepath.Join(folder, "SHA256SUMS"))
 	if err != nil {

@@ -91,7 +91,7 @@ func (w *world) signed(t *testing.T) {
 	}
 }
 
-func TestSystemShowsAVaultThatIsAway(t *testing.T) {
+func TestSystemPageShowsAVaultOutage(t *testing.T) {
 	var way *httptest.Server
 	w := newWorldWith(t, func(o *testkit.Options) {
 		o.VaultVia = func(addr string) string {
@@ -118,7 +118,7 @@ func TestSystemShowsAVaultThatIsAway(t *testing.T) {
 }
 
 // I14: an auditor of one path learns nothing about other trust domains, and no totals over all of them.
-func TestSystemAndLedgerKeepToReach(t *testing.T) {
+func TestSystemAndLedgerPagesAreLimitedToReach(t *testing.T) {
 	w := newWorldWith(t, func(o *testkit.Options) {
 		o.Rules = append(o.Rules, people.Rule{Role: people.RoleAuditor, Group: "engineers", Within: []string{"spiffe://other.test/lab"}})
 	})

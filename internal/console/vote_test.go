@@ -10,7 +10,7 @@ import (
 
 // H83, H84, H86, H87, H90 to H92: nobody votes on something that they have not seen, on their own request, twice, too late,
 // or unintentionally.
-func TestVotesThatAreRefused(t *testing.T) {
+func TestInvalidVotesAreRefused(t *testing.T) {
 	w := approvalsWorld(t)
 	agent, alice, bob := w.agent(t, "tidy"), w.program(t, "alice"), w.program(t, "bob")
 	open, other := waits(t, agent, comment("acme/api", "")), waits(t, agent, comment("acme/web", ""))
@@ -112,7 +112,7 @@ func TestApprovalsAreForApprovers(t *testing.T) {
 }
 
 // A person who votes on similar requests together has seen each of them completely (T7).
-func TestWhatIsAlikeIsShownWhole(t *testing.T) {
+func TestGroupedRequestsAreShownInFull(t *testing.T) {
 	w := approvalsWorld(t)
 	repo := "acme/" + strings.Repeat("long-", 15) + "tail"
 	first := waits(t, w.agent(t, "tidy-1"), comment(repo, ""))
@@ -128,7 +128,7 @@ func TestWhatIsAlikeIsShownWhole(t *testing.T) {
 }
 
 // A vote without permission is recorded even if it is cast together with a permitted one, as if it had been cast alone.
-func TestRefusedVotesBesideAnotherAreRecorded(t *testing.T) {
+func TestRefusedVoteInABatchIsRecorded(t *testing.T) {
 	w := approvalsWorld(t)
 	alice, bob := w.program(t, "alice"), w.program(t, "bob")
 	open := waits(t, w.agent(t, "tidy"), comment("acme/api", ""))

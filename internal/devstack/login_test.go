@@ -46,7 +46,7 @@ func (l login) connect(t *testing.T, statements ...string) *pgx.Conn {
 
 // No login can delay its own revocation or that of another login, or keep others from getting a login. Once Vault reports a
 // login as revoked it is useless, whether or not its role could be dropped.
-func TestLoginsCannotBeHeldAgainstTheirEnd(t *testing.T) {
+func TestDatabaseLoginCannotDelayRevocation(t *testing.T) {
 	stack := shared(t)
 	if err := stack.PrepareEngines(t.Context()); err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func (l login) isDead(t *testing.T, stack *devstack.Stack, reader *pgx.Conn, sta
 }
 
 // A login that reconnects as fast as it can, each time to lock its own row, is ended as well.
-func TestLoginThatKeepsComingBack(t *testing.T) {
+func TestReconnectingDatabaseLoginIsRevoked(t *testing.T) {
 	stack := shared(t)
 	if err := stack.PrepareEngines(t.Context()); err != nil {
 		t.Fatal(err)

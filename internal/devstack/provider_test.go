@@ -277,7 +277,7 @@ func TestProviderWalksTheDeviceFlow(t *testing.T) {
 }
 
 // The page opens at the address that holds the code, and nothing happens until a person chooses.
-func TestProviderPageOnlyAsks(t *testing.T) {
+func TestProviderPageNeedsConfirmation(t *testing.T) {
 	provider := newProvider(t, func(cfg *devstack.ProviderConfig) { cfg.People[0].Name = `<script>alert(1)</script>` })
 	device, err := flows(t, provider).DeviceAuth(t.Context())
 	if err != nil {
@@ -308,7 +308,7 @@ func TestProviderPageOnlyAsks(t *testing.T) {
 }
 
 // Other sites cannot log anybody in, neither with a form of theirs nor with a host name that resolves here.
-func TestProviderRefusesOtherSites(t *testing.T) {
+func TestProviderRefusesCrossSiteLogins(t *testing.T) {
 	provider := newProvider(t, nil)
 	for name, tc := range map[string]struct {
 		header, value string
@@ -361,7 +361,7 @@ func TestProviderResumes(t *testing.T) {
 	}
 }
 
-func TestProviderStaysOnThisMachine(t *testing.T) {
+func TestProviderRefusesUnsafeConfiguration(t *testing.T) {
 	for name, change := range map[string]func(*devstack.ProviderConfig){
 		"all addresses": func(cfg *devstack.ProviderConfig) { cfg.Address = "0.0.0.0:0" },
 		"no host":       func(cfg *devstack.ProviderConfig) { cfg.Address = ":0" },

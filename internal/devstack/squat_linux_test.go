@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// TestWhoTakesTheRememberedPortGetsNoKey may not run in parallel with other tests: it changes the environment. Other users
+// TestPortSquatterAtStartGetsNoSecret may not run in parallel with other tests: it changes the environment. Other users
 // can see the port of the last start. Here, one takes it after it was found free and before Vault binds it.
-func TestWhoTakesTheRememberedPortGetsNoKey(t *testing.T) {
+func TestPortSquatterAtStartGetsNoSecret(t *testing.T) {
 	dir := t.TempDir()
 	first := start(t, dir)
 	write(t, first.Vault, "sys/policies/acl/kept", map[string]any{"policy": `path "a" {}`})

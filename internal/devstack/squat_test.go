@@ -76,7 +76,7 @@ func hostOf(t *testing.T, vault *devstack.Vault) string {
 	return u.Host
 }
 
-func TestWhoTakesThePortOfAStoppedVaultGetsNoKey(t *testing.T) {
+func TestPortSquatterOfAStoppedVaultGetsNoSecret(t *testing.T) {
 	t.Parallel()
 	vault := start(t, t.TempDir()).Vault
 	write(t, vault, "sys/policies/acl/kept", map[string]any{"policy": `path "a" {}`})

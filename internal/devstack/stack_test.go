@@ -155,7 +155,7 @@ func TestSecretsAreReadableByTheOwnerOnly(t *testing.T) {
 	}
 }
 
-func TestALongFolderWithOddNames(t *testing.T) {
+func TestStackStartsInAFolderWithALongQuotedName(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "it's a, \"state\" folder $HOME", strings.Repeat("long", 30))
 	stack := start(t, dir)
@@ -177,7 +177,7 @@ func TestALongFolderWithOddNames(t *testing.T) {
 	}
 }
 
-func TestPostgresIsSafeAndAsksForItsPassword(t *testing.T) {
+func TestPostgresIsDurableAndRequiresItsPassword(t *testing.T) {
 	t.Parallel()
 	pg := shared(t).Postgres
 	for setting, want := range map[string]string{
@@ -245,8 +245,8 @@ func TestStopAndStartAgain(t *testing.T) {
 	read(t, stack.Vault, "sys/mounts")
 }
 
-// TestAFailedStart may not run in parallel with other tests: it changes the environment.
-func TestAFailedStart(t *testing.T) {
+// TestFailedStartIsExplained may not run in parallel with other tests: it changes the environment.
+func TestFailedStartIsExplained(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "vault")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\necho the dog ate my storage\nexit 3\n"), 0o700); err != nil {
 		t.Fatal(err)

@@ -100,7 +100,7 @@ func TestVaultSignsES256(t *testing.T) {
 
 // Vault reuses the files of deleted entries. The test checks that no remaining entry is in one of them, and reads them from
 // the files after a restart.
-func TestVaultKeepsWhatIsNotDeleted(t *testing.T) {
+func TestDeletionKeepsOtherVaultEntries(t *testing.T) {
 	t.Parallel()
 	vault := start(t, t.TempDir()).Vault
 	write(t, vault, "sys/mounts/kept", map[string]any{"type": "kv"})
@@ -296,8 +296,8 @@ func TestOpenBaoGetsAConfigurationOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestDataOfTheOtherServerIsLeftAlone may not run in parallel with other tests: it changes the environment.
-func TestDataOfTheOtherServerIsLeftAlone(t *testing.T) {
+// TestDataOfAnotherServerIsNotOpened may not run in parallel with other tests: it changes the environment.
+func TestDataOfAnotherServerIsNotOpened(t *testing.T) {
 	dir := t.TempDir()
 	stack, err := devstack.Start(t.Context(), devstack.Config{Dir: dir})
 	if err != nil {

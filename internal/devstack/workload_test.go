@@ -133,7 +133,7 @@ func TestWorkloadAPIJWT(t *testing.T) {
 	}
 }
 
-func TestValidateJWTSVIDAllowsNoMinuteOfGrace(t *testing.T) {
+func TestExpiredJWTSVIDGetsNoLeeway(t *testing.T) {
 	t.Parallel()
 	issuer := newIssuer(t, devstack.IssuerConfig{TrustDomain: acme, JWTTTL: -5 * time.Second})
 	token := jwtSVID(t, issuer, "a")

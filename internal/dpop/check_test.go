@@ -52,7 +52,7 @@ const (
 		"OptxRimPPToA1plemAgR6pxHF8y6-yqyVnmcw6Fy1dqd-jfxSYoMxhAJpLjA"
 )
 
-func TestCheckTakesTheProofsOfTheStandard(t *testing.T) {
+func TestRFC9449ProofsAreAccepted(t *testing.T) {
 	for _, tc := range []struct {
 		name, proof string
 		want        dpop.Expected
@@ -377,7 +377,7 @@ func TestCheckAccepts(t *testing.T) {
 	}
 }
 
-func TestProofIsForOneTokenAndKey(t *testing.T) {
+func TestProofIsBoundToOneTokenAndKey(t *testing.T) {
 	w, other := newWorkload(t), newWorkload(t)
 	proof := w.proof(dpop.Request{Method: "GET", URL: address + "?q=1", Token: "token"})
 	for _, tc := range []struct {
@@ -411,7 +411,7 @@ func TestProofIsForOneTokenAndKey(t *testing.T) {
 	}
 }
 
-func TestSignerTakesOnlyFitKeys(t *testing.T) {
+func TestSignerRefusesUnsupportedKeys(t *testing.T) {
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
@@ -479,7 +479,7 @@ func TestNonces(t *testing.T) {
 	}
 }
 
-func TestMemory(t *testing.T) {
+func TestReplayCacheRefusesUsedProofs(t *testing.T) {
 	w, m := newWorkload(t), dpop.NewReplayCache(20)
 	use := func(id string, at time.Time) error {
 		want := expected()

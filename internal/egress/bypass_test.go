@@ -82,7 +82,7 @@ func say(t *testing.T, conn net.Conn, text string) got {
 }
 
 // Each attempt to bypass the rules gets the expected refusal, and nothing reaches the host.
-func TestWaysAroundTheRules(t *testing.T) {
+func TestRuleBypassesAreRefused(t *testing.T) {
 	w := newWorld(t)
 	host := w.host.name()
 	inTunnel := func(text string) func(*testing.T) got {
@@ -159,7 +159,7 @@ func TestWaysAroundTheRules(t *testing.T) {
 }
 
 // The server name in the TLS handshake must be the host of the tunnel.
-func TestServerNames(t *testing.T) {
+func TestServerNameMustMatchTheTunnelHost(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"evil.test", "sub.example.com"} {
 		if _, err := w.tunnelTo(t, w.host.name(), name); err == nil {
@@ -202,7 +202,7 @@ func TestBodies(t *testing.T) {
 }
 
 // When Brevet can't be reached, no call begins, and calls in progress soon end.
-func TestWithoutBrevet(t *testing.T) {
+func TestNoCallBeginsWithoutBrevet(t *testing.T) {
 	w := newWorld(t)
 	if answer := w.get(t, "/key/echo"); answer.status != 200 {
 		t.Fatalf("got %d %s", answer.status, answer.text)
@@ -229,7 +229,7 @@ func TestWithoutBrevet(t *testing.T) {
 }
 
 // Closing a gateway ends the credentials that it held.
-func TestClosingAGateway(t *testing.T) {
+func TestClosedGatewayReleasesItsCredentials(t *testing.T) {
 	w := newWorld(t)
 	w.get(t, "/token")
 	token := strings.TrimPrefix(w.host.taken()[0].Header.Get("Authorization"), "Bearer ")
@@ -242,7 +242,7 @@ func TestClosingAGateway(t *testing.T) {
 }
 
 // Over mutual TLS, a caller gets what its own SVID allows, if the gateway holds that identity, and nothing else.
-func TestCallersWithSVIDs(t *testing.T) {
+func TestCallerGetsWhatItsSVIDAllows(t *testing.T) {
 	w := newWorld(t)
 	const proxy, other = "spiffe://acme.test/gateway", "spiffe://acme.test/agents/b"
 	lookup := func(id string) *egress.Sandbox {
@@ -299,7 +299,7 @@ func TestCallersWithSVIDs(t *testing.T) {
 }
 
 // A name that resolves to another address on the second lookup is refused because of that address.
-func TestNamesThatAreRebound(t *testing.T) {
+func TestDNSRebindingIsRefused(t *testing.T) {
 	w := newWorld(t)
 	target := "https://rebound.test" + w.host.name()[strings.Index(w.host.name(), ":"):] + "/x"
 	for i, want := range []string{"egress_upstream", "egress_address", "egress_address"} { // the first call reaches a host with another name
@@ -330,7 +330,7 @@ func TestSlowCallers(t *testing.T) {
 }
 
 // A sandbox that calls one host too often is throttled.
-func TestTooManyCalls(t *testing.T) {
+func TestCallsAreRateLimited(t *testing.T) {
 	w := newWorld(t)
 	w.perSecond = 1
 	w.open(t)
@@ -346,7 +346,7 @@ func TestTooManyCalls(t *testing.T) {
 }
 
 // A sandbox may have a limited number of tunnels open. Beyond it, the gateway refuses a new tunnel until another one closes.
-func TestTooManyAtATime(t *testing.T) {
+func TestConcurrentTunnelsAreLimited(t *testing.T) {
 	w := newWorld(t)
 	w.perSecond = 10000
 	w.open(t)
@@ -387,7 +387,7 @@ func TestTooManyAtATime(t *testing.T) {
 }
 
 // Two sandboxes of one gateway share neither a credential nor a connection.
-func TestTwoSandboxes(t *testing.T) {
+func TestSandboxesShareNoCredential(t *testing.T) {
 	w := newWorld(t)
 	const other = "spiffe://acme.test/agents/b"
 	second, err := w.gateway.Sandbox(egress.SandboxConfig{ID: other, Task: "other-1", Broker: w.stack.Client(t, other)})
@@ -412,7 +412,7 @@ func TestTwoSandboxes(t *testing.T) {
 }
 
 // No secret is in what the sandbox reads, however the response is split into pieces, and nothing else changes.
-func TestMasked(t *testing.T) {
+func TestSecretsAreMaskedInResponses(t *testing.T) {
 	const first, second = "aabaabaac-SECRET", "QUFCQUFCQUFDLVNFQ1JFVA=="
 	pieces := rapid.SliceOf(rapid.SampledFrom([]string{first, second, "aab", "aabaabaac", "-SECRET", "SECRET", "x", "\n", "QUFC", first[:15], second[3:]}))
 	rapid.Check(t, func(rt *rapid.T) {
@@ -432,7 +432,7 @@ func TestMasked(t *testing.T) {
 	}
 }
 
-func TestSandboxesThatAreNone(t *testing.T) {
+func TestInvalidConfigurationIsRefused(t *testing.T) {
 	if _, err := egress.New(egress.Config{Log: slog.New(slog.DiscardHandler), Now: time.Now}); err == nil {
 		t.Error("got a gateway that lets no call pass")
 	}

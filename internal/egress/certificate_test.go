@@ -198,7 +198,7 @@ func TestClientCertificates(t *testing.T) {
 }
 
 // A request that waits for approval is made and redeemed with the same key.
-func TestCertificatesThatPeopleApprove(t *testing.T) {
+func TestApprovedCertificateUsesTheRequestedKey(t *testing.T) {
 	w, g := newGuardedWorld(t)
 	var told struct{ Waiting struct{ ID string } }
 	for range 2 {
@@ -221,7 +221,7 @@ func TestCertificatesThatPeopleApprove(t *testing.T) {
 }
 
 // A host that requests no certificate gets no call. If a host rejects the certificate, the sandbox gets the host's TLS alert.
-func TestHostsThatTakeNoCertificate(t *testing.T) {
+func TestHostThatRequestsNoCertificateGetsNoCall(t *testing.T) {
 	w, g := newGuardedWorld(t)
 	direct := request(t, "GET", "http://"+w.addr+"/"+g.unasked+"/unasked/x", nil)
 	direct.SetBasicAuth("brevet", password)
@@ -263,7 +263,7 @@ func (g *guarded) wantClosed(t *testing.T) {
 const idle = 600 * time.Millisecond
 
 // When the task ends, no connection with its certificate is open a second later, in use or not.
-func TestCertificatesEndWithTheirTask(t *testing.T) {
+func TestCertificateConnectionsCloseWhenTheTaskEnds(t *testing.T) {
 	w, g := newGuardedWorld(t)
 	g.mux.HandleFunc("/client/events", func(rw http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(rw, "data: one\n\n")
@@ -321,7 +321,7 @@ func TestRevokedCertificates(t *testing.T) {
 }
 
 // Two sandboxes of one gateway share neither a certificate nor a connection.
-func TestCertificatesOfTwoSandboxes(t *testing.T) {
+func TestSandboxesShareNoCertificate(t *testing.T) {
 	w, g := newGuardedWorld(t)
 	const other = "spiffe://acme.test/agents/b"
 	second, err := w.gateway.Sandbox(egress.SandboxConfig{ID: other, Task: "other-1", Broker: w.stack.Client(t, other)})

@@ -15,7 +15,7 @@ import (
 )
 
 // The gateway sends the credential as the rule says, whatever the sandbox sends itself, and the credential does not come back.
-func TestCredentialsGoIn(t *testing.T) {
+func TestGatewayInjectsCredentials(t *testing.T) {
 	w := newWorld(t)
 	for _, tc := range []struct{ path, name, want string }{
 		{"/key/echo", "X-Key", canary},
@@ -56,7 +56,7 @@ func TestCredentialsGoIn(t *testing.T) {
 }
 
 // One credential serves many calls, however they arrive.
-func TestWaysIn(t *testing.T) {
+func TestOneCredentialServesManyCalls(t *testing.T) {
 	w := newWorld(t)
 	plain := &http.Client{}
 	base := request(t, "GET", "http://"+w.addr+"/"+w.host.name()+"/key/x%20y?q=1", nil)
@@ -86,7 +86,7 @@ func TestWaysIn(t *testing.T) {
 }
 
 // The path's parameters go into the request for a credential, and the sandbox sees the policy's denial.
-func TestParametersOfAPath(t *testing.T) {
+func TestPathParametersAreRequested(t *testing.T) {
 	w := newWorld(t)
 	if answer := w.get(t, "/repos/acme/api/issues"); answer.status != 200 {
 		t.Errorf("got %d %s", answer.status, answer.text)
@@ -113,7 +113,7 @@ func TestParametersOfAPath(t *testing.T) {
 }
 
 // A call that waits for approval says so, and passes once people have approved it.
-func TestCallsThatPeopleApprove(t *testing.T) {
+func TestCallPassesOnceApproved(t *testing.T) {
 	w := newWorld(t)
 	var told struct {
 		Code    string
@@ -142,7 +142,7 @@ func TestCallsThatPeopleApprove(t *testing.T) {
 }
 
 // A gateway that stops withdraws its pending requests.
-func TestWhatNobodyWaitsFor(t *testing.T) {
+func TestStoppedGatewayWithdrawsPendingRequests(t *testing.T) {
 	w := newWorld(t)
 	w.get(t, "/approved")
 	w.gateway.Close(t.Context())
@@ -153,7 +153,7 @@ func TestWhatNobodyWaitsFor(t *testing.T) {
 }
 
 // When the task ends, calls in progress break off and the next call is refused, both within a second.
-func TestTheEndOfATask(t *testing.T) {
+func TestTaskEndStopsCalls(t *testing.T) {
 	w := newWorld(t)
 	events := w.events(t)
 	socket := w.webSocket(t)

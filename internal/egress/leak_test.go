@@ -21,7 +21,7 @@ func (w *world) keep(t *testing.T, key string) {
 }
 
 // A key does not come back in any form in which hosts echo what they received.
-func TestSpellingsOfASecret(t *testing.T) {
+func TestEncodedSecretsAreMasked(t *testing.T) {
 	w := newWorld(t)
 	const key = `Kx+7/yQ&"<9 z'=*~`
 	w.keep(t, key)
@@ -63,7 +63,7 @@ func TestSpellingsOfASecret(t *testing.T) {
 }
 
 // Informational responses and trailers contain no key either.
-func TestBesideAnAnswer(t *testing.T) {
+func TestInformationalResponsesAndTrailersAreMasked(t *testing.T) {
 	w := newWorld(t)
 	w.host.mux.HandleFunc("/key/beside", func(rw http.ResponseWriter, r *http.Request) {
 		key := r.Header.Get("X-Key")
@@ -84,7 +84,7 @@ func TestBesideAnAnswer(t *testing.T) {
 }
 
 // Programs that turn header names into variables confuse some names with others. None of those is forwarded.
-func TestNamesThatAreTakenForOthers(t *testing.T) {
+func TestAmbiguousHeaderNamesAreNotForwarded(t *testing.T) {
 	w := newWorld(t)
 	for _, line := range []string{
 		"X_Key: mine", "x_http_method_override: mine", "X-HTTP_Method-Override: mine", "X.Api.Key: mine", "Content_Length: 1mine", "Proxy: mine",
@@ -99,7 +99,7 @@ func TestNamesThatAreTakenForOthers(t *testing.T) {
 }
 
 // A sandbox that does not read the response keeps nothing open after its task has ended.
-func TestWhoDoesNotRead(t *testing.T) {
+func TestStalledReaderIsClosedWhenTheTaskEnds(t *testing.T) {
 	w := newWorld(t)
 	w.host.mux.HandleFunc("/key/endless", func(rw http.ResponseWriter, _ *http.Request) {
 		for err := error(nil); err == nil; {
@@ -116,7 +116,7 @@ func TestWhoDoesNotRead(t *testing.T) {
 }
 
 // A body made of beginnings of secrets takes no more memory than another body.
-func TestMaskingTakesNoMemoryForBeginnings(t *testing.T) {
+func TestMaskingOfPartialSecretsUsesBoundedMemory(t *testing.T) {
 	secret := "e" + strings.Repeat("y", 2000)
 	per := func(letter string) float64 {
 		body := strings.Repeat(letter, 1<<20)

@@ -52,7 +52,10 @@ func (g *Gateway) Listen(ctx context.Context, address, dir string) (_ *Local, er
 		}
 	}
 	databases, err := private.Listen(filepath.Join(dir, databaseSocket))
-	return &Local{at, g, proxy, databases}, err
+	if err != nil {
+		return nil, err
+	}
+	return &Local{at, g, proxy, databases}, nil
 }
 
 func endpoint(address, password, dir string) Endpoint {

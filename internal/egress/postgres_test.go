@@ -109,7 +109,7 @@ SELECT 'again';`)
 }
 
 // When the task ends, its sessions are closed within a second, and no new one opens.
-func TestSessionsEndWithTheirTask(t *testing.T) {
+func TestDatabaseSessionsCloseWhenTheTaskEnds(t *testing.T) {
 	w := newWorld(t)
 	config := "host=" + w.database(t) + " dbname=target user=a"
 	conn, err := connect(t, config)
@@ -142,7 +142,7 @@ func TestSessionsEndWithTheirTask(t *testing.T) {
 }
 
 // A session without a rule is refused with an error of the protocol. Other data ends the connection.
-func TestDatabasesThatAreRefused(t *testing.T) {
+func TestDatabaseSessionWithoutARuleIsRefused(t *testing.T) {
 	w := newWorld(t)
 	dir := w.database(t)
 	for config, want := range map[string]string{

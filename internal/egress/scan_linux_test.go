@@ -76,7 +76,7 @@ func memory(t *testing.T, pid int) []byte {
 
 // A sandbox calls hosts with every credential, and some hosts echo it. Yet the sandbox has no credential in its environment,
 // its files, its memory or its traffic.
-func TestNothingToSteal(t *testing.T) {
+func TestSandboxHoldsNoCredentials(t *testing.T) {
 	w, g := newGuardedWorld(t)
 	w.host.mux.HandleFunc("/s3/echo", func(rw http.ResponseWriter, r *http.Request) { _ = json.NewEncoder(rw).Encode(r.Header) })
 	key := w.storeCertificate(t)

@@ -110,7 +110,7 @@ func TestCallsAreSigned(t *testing.T) {
 }
 
 // A permanent key has no session token, and a secret that is not a key signs nothing.
-func TestKeysWithoutASession(t *testing.T) {
+func TestPermanentKeySignsWithoutASessionToken(t *testing.T) {
 	for name, tc := range map[string]struct {
 		members map[string]any
 		code    string
@@ -153,7 +153,7 @@ func signature(authorization string) string {
 }
 
 // A key, its session token and the signature are masked in responses, also in the form in which S3 reports a mismatch.
-func TestSignaturesDoNotComeBack(t *testing.T) {
+func TestSignaturesAreMaskedInResponses(t *testing.T) {
 	w := newWorld(t)
 	var sent string
 	w.host.mux.HandleFunc("/s3/echo", func(rw http.ResponseWriter, r *http.Request) {
@@ -179,7 +179,7 @@ func TestSignaturesDoNotComeBack(t *testing.T) {
 }
 
 // A call whose own signature the gateway can't replace is refused with a helpful text, and does not reach the host.
-func TestWhatCannotBeSigned(t *testing.T) {
+func TestUnsignableCallsAreRefused(t *testing.T) {
 	w := newWorld(t)
 	large := bytes.Repeat([]byte("x"), 10<<20+1)
 	with := func(name, value string) map[string]string { return map[string]string{name: value} }
@@ -244,7 +244,7 @@ func (w *world) store(t testing.TB, name string, members map[string]any) {
 }
 
 // A body that is read whole takes room until its call is over, and not only until the response begins.
-func TestSignedBodiesTakeRoom(t *testing.T) {
+func TestBufferedBodiesCountUntilTheCallEnds(t *testing.T) {
 	w := newWorld(t)
 	begun, end := make(chan struct{}), make(chan struct{})
 	w.host.mux.HandleFunc("/lambda/slow", func(rw http.ResponseWriter, r *http.Request) {
@@ -272,7 +272,7 @@ func TestSignedBodiesTakeRoom(t *testing.T) {
 }
 
 // If a credential ends while the body still arrives, the gateway does not wait for the body, and signs nothing.
-func TestSignedBodiesEndWithTheirCredential(t *testing.T) {
+func TestSigningStopsWhenTheCredentialEnds(t *testing.T) {
 	w := newWorld(t)
 	body, more := io.Pipe()
 	got, read := make(chan error, 1), make(chan struct{})

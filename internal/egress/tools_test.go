@@ -149,7 +149,7 @@ func zipped(t *testing.T, to *bytes.Buffer, files map[string]string) {
 }
 
 // Unmodified programs get through to hosts that require a key.
-func TestToolsAsTheyAre(t *testing.T) {
+func TestUnmodifiedToolsWork(t *testing.T) {
 	w := newWorld(t)
 	w.host.mux.Handle("/key/git/", keyed(repositories(t)))
 	others := keyed(registry(t, w))

@@ -33,7 +33,7 @@ func (w *world) usage(t *testing.T, scope string) openapi.ScopeUsage {
 }
 
 // Of three credentials, one was used, twice. The gateway that held it reports so when it stops, and auditors can read it.
-func TestGrantedAndUsed(t *testing.T) {
+func TestGatewayReportsCredentialUse(t *testing.T) {
 	w := newWorld(t)
 	const scope = "host.token.use"
 	never, err := w.broker.Request(t.Context(), client.Ask{Scope: scope, Task: task})
@@ -70,7 +70,7 @@ func TestGrantedAndUsed(t *testing.T) {
 }
 
 // The uses of a task that ended and of a database session are both reported.
-func TestUsesOfWhatEnded(t *testing.T) {
+func TestUseIsReportedAfterTheTaskEnds(t *testing.T) {
 	w := newWorld(t)
 	dir := w.database(t)
 	for range 2 {
@@ -93,7 +93,7 @@ func TestUsesOfWhatEnded(t *testing.T) {
 }
 
 // A report that can't be sent is logged, and does not delay the close.
-func TestUnreportedUses(t *testing.T) {
+func TestFailedUseReportIsLogged(t *testing.T) {
 	w := newWorld(t)
 	w.get(t, "/token")
 	w.stack.CloseServer()
@@ -109,7 +109,7 @@ func TestUnreportedUses(t *testing.T) {
 }
 
 // If another client with the sandbox's SVID has reported first, that report stays, and the log has a warning.
-func TestUsesReportedBySomebodyElse(t *testing.T) {
+func TestEarlierUseReportIsKept(t *testing.T) {
 	w := newWorld(t)
 	if answer := w.get(t, "/token"); answer.status != 200 {
 		t.Fatalf("got %d %s", answer.status, answer.text)

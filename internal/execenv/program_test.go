@@ -8,9 +8,9 @@ import (
 	"github.com/brevet-dev/brevet/internal/execenv"
 )
 
-// TestProgramsBehindAGatewayAreNotToldWhoTheyAre checks that a program behind a gateway gets no variable that leads to the
+// TestProgramBehindAGatewayGetsNoIdentityVariables checks that a program behind a gateway gets no variable that leads to the
 // identity of its sandbox, such as the folder with its key.
-func TestProgramsBehindAGatewayAreNotToldWhoTheyAre(t *testing.T) {
+func TestProgramBehindAGatewayGetsNoIdentityVariables(t *testing.T) {
 	for _, name := range []string{"SPIFFE_ENDPOINT_SOCKET", "BREVET_SVID", "SVID_DIR", "BREVET_DEV_STATE"} {
 		t.Setenv(name, "to-be-hidden")
 	}

@@ -256,7 +256,7 @@ func TestParquet(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoEntry(t *testing.T) {
+func TestInvalidEntriesAreRefused(t *testing.T) {
 	for _, text := range []string{"", "[]", "{", `"x"`, `{"time":"yesterday"}`, `{"actor":7}`} {
 		if e, err := export.Read(0, text); err == nil {
 			t.Errorf("%q: got %+v, want an error", text, e)

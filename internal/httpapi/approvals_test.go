@@ -118,7 +118,7 @@ func code(err error) openapi.ProblemCode {
 	return ""
 }
 
-func TestAWriteThatAPersonApproves(t *testing.T) {
+func TestApprovedWriteIsIssued(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	for _, scope := range []string{"git.issues.write", "vault.notes.write"} {
@@ -157,7 +157,7 @@ func TestAWriteThatAPersonApproves(t *testing.T) {
 }
 
 // T7, with H83 to H88, H92 and H94: who may vote on what, and when.
-func TestVotesThatDoNotCount(t *testing.T) {
+func TestIneligibleVotesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	sandbox, other := s.Client(t, agent), s.Replica(t)
@@ -224,7 +224,7 @@ func TestVotesThatDoNotCount(t *testing.T) {
 }
 
 // H88: a denial after issuance comes too late for the decision, but it still revokes the credential.
-func TestANoAfterIssueRevokes(t *testing.T) {
+func TestDenialAfterIssuanceRevokes(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	sandbox := s.Client(t, agent)
@@ -251,7 +251,7 @@ func TestANoAfterIssueRevokes(t *testing.T) {
 }
 
 // H93, H107: with concurrent votes and redemptions on both replicas, the credential is issued once.
-func TestAHundredVotesIssueOnce(t *testing.T) {
+func TestConcurrentVotesIssueOnce(t *testing.T) {
 	t.Parallel()
 	o := withPeople
 	o.People = nil
@@ -296,7 +296,7 @@ func TestAHundredVotesIssueOnce(t *testing.T) {
 	s.DB.Check(t)
 }
 
-func TestWaitingEndsWithTheVote(t *testing.T) {
+func TestWaitReturnsOnTheVote(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	other, sandbox := s.Replica(t), s.Client(t, agent)
@@ -327,7 +327,7 @@ func TestWaitingEndsWithTheVote(t *testing.T) {
 }
 
 // H105 and others: redemption checks everything again.
-func TestApprovalsThatAreVoid(t *testing.T) {
+func TestVoidApprovalsAreNotRedeemed(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	for name, tc := range map[string]struct {
@@ -414,7 +414,7 @@ func TestEndedTaskWithdrawsItsRequests(t *testing.T) {
 
 // An approval that covers the task applies to the same request of the same sandbox and task, and to nothing else. A denial ends
 // it.
-func TestAYesThatCoversTheTask(t *testing.T) {
+func TestApprovalForTheTaskIsReused(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	sandbox, carol := s.Client(t, agent), s.Person(t, "carol")
@@ -490,7 +490,7 @@ func TestAYesThatCoversTheTask(t *testing.T) {
 }
 
 // H95: neither a sandbox nor a person can flood the approvers.
-func TestFloodsOfRequestsAndVotes(t *testing.T) {
+func TestRequestAndVoteFloodsAreLimited(t *testing.T) {
 	t.Parallel()
 	o := withPeople
 	var stopped atomic.Int64 // when the clock stopped; on a busy machine the calls are too slow for a flood
@@ -534,7 +534,7 @@ func TestFloodsOfRequestsAndVotes(t *testing.T) {
 }
 
 // H90: prefetching a page does not vote. H87: an expired request is decided.
-func TestNothingButAVoteVotes(t *testing.T) {
+func TestPrefetchDoesNotVote(t *testing.T) {
 	t.Parallel()
 	o := withPeople
 	var ahead atomic.Int64

@@ -20,7 +20,7 @@ import (
 
 // H95: a withdrawn request still counts against the limit, because people were asked. A request that an approval covers does not
 // count.
-func TestAskingAndWithdrawingIsLimited(t *testing.T) {
+func TestWithdrawnRequestsCountAgainstTheLimit(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	sandbox, carol := s.Client(t, agent), s.Person(t, "carol")
@@ -51,7 +51,7 @@ func TestAskingAndWithdrawingIsLimited(t *testing.T) {
 
 // H95: neither a few sandboxes that request as often as they may nor a whole trust domain hide the requests of others, in the
 // list and in the stream. Approvers learn that there are more requests.
-func TestNobodyHidesWhatOthersAskFor(t *testing.T) {
+func TestFloodHidesNoOtherRequests(t *testing.T) {
 	t.Parallel()
 	o := withPeople
 	o.Rules = []people.Rule{{Role: people.RoleApprover, Group: "oncall"}}
@@ -140,7 +140,7 @@ func (l onceRead) Get(ctx context.Context, id string, reach broker.Reach) (*brok
 }
 
 // A request whose mint failed is redeemed again during a denial. The denial revokes the second credential.
-func TestANoBetweenTwoRedemptions(t *testing.T) {
+func TestDenialDuringRedemptionRevokes(t *testing.T) {
 	t.Parallel()
 	var meanwhile atomic.Pointer[func()]
 	slow, broken := withPeople, withPeople

@@ -57,7 +57,7 @@ func wantBootstrap(t *testing.T, s *testkit.Stack, on bool) {
 }
 
 // The first call of another admin ends bootstrap, on all replicas and those started later.
-func TestBootstrapAdminUntilAnother(t *testing.T) {
+func TestBootstrapAdminEndsWithTheFirstOtherAdmin(t *testing.T) {
 	t.Parallel()
 	for another, call := range map[string]func(*client.Client) error{
 		"root": func(c *client.Client) error { _, err := c.Catalogue(t.Context()); return err },
@@ -108,7 +108,7 @@ func (b *lateBody) Read(p []byte) (int, error) {
 }
 
 // A bootstrap admin whose role ends during the call is refused once the body has arrived.
-func TestBootstrapAdminWhoSendsLate(t *testing.T) {
+func TestBootstrapAdminIsCheckedAgainAfterTheBody(t *testing.T) {
 	t.Parallel()
 	none := "sha256:" + strings.Repeat("0", 64)
 	for call, body := range map[string]string{

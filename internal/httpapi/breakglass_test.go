@@ -63,7 +63,7 @@ func breaks(t *testing.T, c *client.Client, id string) (openapi.ApprovalCase, er
 	return c.Vote(t.Context(), shown, openapi.VerdictBreakGlass, "oncall does not answer")
 }
 
-func TestTwoPeopleBreakTheGlass(t *testing.T) {
+func TestBreakGlassNeedsTwoPeople(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withGlass)
 	other, sandbox := s.Replica(t), s.Client(t, agent)
@@ -113,7 +113,7 @@ func TestTwoPeopleBreakTheGlass(t *testing.T) {
 }
 
 // The log and the metrics show each break-glass step.
-func TestABrokenGlassIsLoud(t *testing.T) {
+func TestBreakGlassIsLoggedAndCounted(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withGlass)
 	if text := scrape(t, s.Server); !strings.Contains(text, `brevet_break_glass_total{step="vote"} 0`) {
@@ -179,7 +179,7 @@ func TestVotesAreCountedOnce(t *testing.T) {
 	}
 }
 
-func TestGlassThatStaysWhole(t *testing.T) {
+func TestInvalidBreakGlassVotesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withGlass)
 	sandbox := s.Client(t, agent)
@@ -231,7 +231,7 @@ func TestGlassThatStaysWhole(t *testing.T) {
 }
 
 // Break-glass replaces the approval of the group, and nothing else.
-func TestABrokenGlassForcesNothing(t *testing.T) {
+func TestBreakGlassReplacesOnlyTheGroupsApproval(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withGlass)
 	sandbox := s.Client(t, agent)

@@ -29,7 +29,7 @@ import (
 
 // While the source of a bundle fails, the last bundle is used for a day and no longer. After that, nobody is authenticated
 // without current keys, not even on connections that were open all the time (I10).
-func TestALastBundleIsGoneByForADay(t *testing.T) {
+func TestStaleBundleIsUsedForADay(t *testing.T) {
 	t.Parallel()
 	var ahead atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }

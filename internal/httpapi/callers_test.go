@@ -73,7 +73,7 @@ var forAnybody = []wire{{method: "GET", target: "/v1/status-lists/" + someID}}
 var inPath = regexp.MustCompile(`\{[a-z]+\}`)
 
 // Every operation is in one of the lists that the tests below use.
-func TestEveryOperationIsForSomebody(t *testing.T) {
+func TestEveryOperationHasAnAccessTest(t *testing.T) {
 	t.Parallel()
 	operations, err := httpapi.Operations()
 	if err != nil {
@@ -112,7 +112,7 @@ func refusedOnce(t *testing.T, s *testkit.Stack, h hostile, person string) {
 }
 
 // H101: people get no credential, whatever roles they have. H94: workloads cannot vote, whatever roles they have.
-func TestWhoeverIsTheWrongKind(t *testing.T) {
+func TestPeopleGetNoCredentialsAndWorkloadsCannotVote(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, staffed)
 	root := s.Issuer() + "#root"
@@ -143,7 +143,7 @@ func TestCertificateWithIDToken(t *testing.T) {
 }
 
 // The response to an unauthenticated call names the cause by a fixed text. For all causes, the rest of the response is the same.
-func TestProofsOfNobody(t *testing.T) {
+func TestUnauthenticatedResponsesAreUniform(t *testing.T) {
 	t.Parallel()
 	// The ledger records at most 50 refusals each second, so the clock advances with every call.
 	var calls atomic.Int64
@@ -270,7 +270,7 @@ func audience(t *testing.T, s *testkit.Stack) string {
 
 // H92 and I14: for a caller limited to a path, the response about a record outside the path is identical to the response about an
 // unknown one. Errors of malformed calls reveal nothing either.
-func TestElsewhereIsNowhere(t *testing.T) {
+func TestRecordOutsideReachLooksUnknown(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, staffed)
 	theirs := token(t, s.Client(t, neighbour), read)

@@ -107,7 +107,7 @@ func appliedAt(t *testing.T, s *testkit.Stack) map[string]int64 {
 
 // H105: after an apply was answered, requests that begin later are decided by the new catalogue only, and so are later ledger
 // entries, however busy two replicas are. No request fails because of the change.
-func TestNothingIsIssuedByAnOldCatalogue(t *testing.T) {
+func TestReplacedCatalogueIssuesNothing(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, kept)
 	replicas := []*testkit.Stack{s, s.Replica(t)}
@@ -176,7 +176,7 @@ func TestNothingIsIssuedByAnOldCatalogue(t *testing.T) {
 }
 
 // The ledger makes a replica that has missed a change use the catalogue in force.
-func TestAReplicaThatHasNotNoticed(t *testing.T) {
+func TestLaggingReplicaUsesTheCatalogueInForce(t *testing.T) {
 	t.Parallel()
 	o := kept
 	o.Applied = false
@@ -197,7 +197,7 @@ func TestAReplicaThatHasNotNoticed(t *testing.T) {
 }
 
 // Replicas notice a change without a request.
-func TestReplicasFollow(t *testing.T) {
+func TestReplicasPickUpCatalogueChanges(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, kept)
 	other := s.Replica(t)
@@ -275,7 +275,7 @@ func TestCatalogueIsComparedAndSwapped(t *testing.T) {
 }
 
 // A catalogue concerns every trust domain, so only admins of all of them may change it, people and workloads alike.
-func TestWhoMayChangeTheCatalogue(t *testing.T) {
+func TestOnlyGlobalAdminsChangeTheCatalogue(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, kept)
 	for name, c := range map[string]*client.Client{
@@ -329,7 +329,7 @@ func TestCatalogueOutlivesReplicas(t *testing.T) {
 }
 
 // Replicas that start at the same time agree on one catalogue, whatever files their folders contain.
-func TestFirstCatalogueIsOne(t *testing.T) {
+func TestReplicasAgreeOnTheFirstCatalogue(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	var wg sync.WaitGroup
@@ -358,7 +358,7 @@ func TestFirstCatalogueIsOne(t *testing.T) {
 }
 
 // H66: an approval under another catalogue does not apply, because people saw something else.
-func TestRedeemUnderAnotherCatalogue(t *testing.T) {
+func TestApprovalUnderAnotherCatalogueIsVoid(t *testing.T) {
 	t.Parallel()
 	o := withPeople
 	o.Applied, o.CatalogueAdmins = true, []string{chief}

@@ -158,7 +158,7 @@ var shapes = map[string]func(held, *testing.T, *testkit.Stack) wire{
 	"nginx": held.asNginx, "Traefik": held.asTraefik, "Envoy": held.asEnvoy,
 }
 
-func TestCheckInEachManner(t *testing.T) {
+func TestCheckAcceptsEveryGatewayFormat(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, guarded)
 	own := s.X509(t, agent)
@@ -202,7 +202,7 @@ type seconds struct{ n atomic.Int64 }
 
 func (s *seconds) after(t time.Time) time.Time { return t.Add(time.Duration(s.n.Load()) * time.Second) }
 
-func TestCheckKeepsOut(t *testing.T) {
+func TestCheckRefusesInvalidCalls(t *testing.T) {
 	t.Parallel()
 	ahead, o := new(seconds), guarded
 	o.Now = func() time.Time { return ahead.after(time.Now()) }
@@ -270,7 +270,7 @@ func TestCheckKeepsOut(t *testing.T) {
 }
 
 // Calls without a valid token leave one entry a second of each kind, with an exact count, and never hide a call with a token.
-func TestCheckOfWhoeverHasNoToken(t *testing.T) {
+func TestCheckSamplesCallsWithoutAToken(t *testing.T) {
 	t.Parallel()
 	var stopped atomic.Int64 // when the clock stopped; zero while certificates are made
 	ahead, o := new(seconds), guarded
@@ -312,7 +312,7 @@ func TestCheckOfWhoeverHasNoToken(t *testing.T) {
 
 // H29: a forwarded call is checked only for a gateway that proves itself by its certificate, and only if the description has one
 // meaning.
-func TestCheckOfUnclearCalls(t *testing.T) {
+func TestCheckRefusesAmbiguousCalls(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, guarded)
 	plain := "Bearer " + token(t, s.Client(t, agent), readIssues).Secret.Reveal()
@@ -379,7 +379,7 @@ func TestCheckOfUnclearCalls(t *testing.T) {
 }
 
 // H106: however a token ends, every replica refuses it at once.
-func TestCheckOfWhatHasEnded(t *testing.T) {
+func TestCheckRefusesEndedTokens(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, guarded)
 	replica := s.Replica(t)
@@ -441,7 +441,7 @@ func checks(t *testing.T, name string, s *testkit.Stack, call held, status int, 
 	}
 }
 
-func TestCheckOfExpired(t *testing.T) {
+func TestCheckRefusesExpiredTokens(t *testing.T) {
 	t.Parallel()
 	var ahead atomic.Int64
 	o := guarded
@@ -475,7 +475,7 @@ func provedToken(t *testing.T, s *testkit.Stack, key *dpop.Signer) string {
 }
 
 // H17: a proof is for one call, one token, and the key that the token is bound to. It lets one call pass, on any replica.
-func TestCheckOfProofs(t *testing.T) {
+func TestCheckAcceptsEachDPoPProofOnce(t *testing.T) {
 	t.Parallel()
 	ahead, o := new(seconds), guarded
 	o.Now = func() time.Time { return ahead.after(time.Now()) }

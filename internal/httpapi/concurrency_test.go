@@ -82,7 +82,7 @@ func soon(h http.Header) bool {
 }
 
 // Every place is freed, however a request ends.
-func TestPlacesAreGivenBack(t *testing.T) {
+func TestConcurrencySlotsAreReleased(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	s.Server.MakeAtOnce(3, 2)
@@ -121,7 +121,7 @@ func TestPlacesAreGivenBack(t *testing.T) {
 }
 
 // A sandbox that does not read its responses, as HTTP/2 allows, does not hold a place.
-func TestWhoReadsNothingHoldsNoPlace(t *testing.T) {
+func TestStalledReaderHoldsNoConcurrencySlot(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	s.Server.MakeAtOnce(1, 1)

@@ -115,7 +115,7 @@ const notesBody = `{"scope":"vault.notes.read","task":"t-1"}`
 
 // A credential with a lease is renewed once, after it was written and flushed. If the response was not written completely, the
 // credential is revoked, whatever went wrong.
-func TestCredentialIsRenewedOnlyOnceItHasLeft(t *testing.T) {
+func TestLeaseIsRenewedOnlyAfterDelivery(t *testing.T) {
 	t.Parallel()
 	for broken, want := range map[string]string{
 		"":      "[write flush renew]",
@@ -164,7 +164,7 @@ func TestCredentialIsRenewedOnlyOnceItHasLeft(t *testing.T) {
 }
 
 // If the caller disconnects while Vault creates the credential, it gets nothing, and nothing stays alive.
-func TestCallerHangsUpDuringAMint(t *testing.T) {
+func TestDisconnectDuringMintLeavesNoCredential(t *testing.T) {
 	t.Parallel()
 	for _, proto := range []string{"http/1.1", "h2"} {
 		t.Run(proto, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestCallerHangsUpDuringAMint(t *testing.T) {
 }
 
 // A caller that closes its connection as soon as it has the response keeps its credential.
-func TestCallerHangsUpOnceItHasTheAnswer(t *testing.T) {
+func TestDisconnectAfterDeliveryKeepsTheCredential(t *testing.T) {
 	t.Parallel()
 	s, seen := notes(t, goodObject, nil)
 	cfg := s.ClientTLS(s.X509(t, agent))
@@ -289,7 +289,7 @@ func TestCredentialObject(t *testing.T) {
 }
 
 // A credential that is not JSON is never sent, not even in part.
-func TestCredentialThatIsNoJSON(t *testing.T) {
+func TestNonJSONCredentialIsNotSent(t *testing.T) {
 	t.Parallel()
 	s, seen := notes(t, password, nil)
 	got := wire{body: notesBody}.send(t, s)
@@ -302,7 +302,7 @@ func TestCredentialThatIsNoJSON(t *testing.T) {
 }
 
 // If Vault does not confirm a revocation, the call answers 202, and the record shows that the revocation is not complete.
-func TestEndThatVaultDoesNotConfirm(t *testing.T) {
+func TestUnconfirmedRevocationIsReported(t *testing.T) {
 	t.Parallel()
 	seen := &events{}
 	o := officers

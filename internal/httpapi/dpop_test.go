@@ -90,7 +90,7 @@ func tokenOf(t *testing.T, s *testkit.Stack, raw, audience string) access.Claims
 	return claims
 }
 
-func TestTokenIsBoundToTheKeyThatAsks(t *testing.T) {
+func TestTokenIsBoundToTheRequestingKey(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
 	key := signer(t)
@@ -115,7 +115,7 @@ func TestTokenIsBoundToTheKeyThatAsks(t *testing.T) {
 }
 
 // A caller without the proof that a scope requires is told so, and gets a nonce for the next call.
-func TestScopeThatDemandsAProof(t *testing.T) {
+func TestScopeCanRequireADPoPProof(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
 	_, err := s.Client(t, agent).Request(t.Context(), client.Ask{Scope: "mail.read", Task: "t-1"})
@@ -217,7 +217,7 @@ func TestProofNeedsTheServersNonce(t *testing.T) {
 }
 
 // H17 and T8: a proof of another call, or a used one, leaves an entry, causes no signature, and the response says why.
-func TestProofsThatAreRefused(t *testing.T) {
+func TestInvalidProofsAreRefused(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
 	key, body := signer(t), `{"scope":"news.read","task":"t-1"}`
@@ -319,7 +319,7 @@ func TestProofGetsOneToken(t *testing.T) {
 	}
 }
 
-func TestProofIsRefusedWhenItCannotBeRemembered(t *testing.T) {
+func TestProofIsRefusedWithoutTheReplayStore(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, bindsKeys)
 	key, nonce := signer(t), nonceOf(t, s)

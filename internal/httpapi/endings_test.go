@@ -134,7 +134,7 @@ func TestEndTask(t *testing.T) {
 	s.DB.Check(t)
 }
 
-func TestWhoEndsWhoseTasks(t *testing.T) {
+func TestOnlyPermittedCallersEndATask(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, officers)
 	end := func(who, of string) error {

@@ -82,7 +82,7 @@ func (h *hearing) silent(t *testing.T) {
 }
 
 // A waiting request is sent at once, on any replica, to people who may see it, and to no others.
-func TestEventsTellWhatWaits(t *testing.T) {
+func TestEventsReportPendingRequests(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	other, sandbox := s.Replica(t), s.Client(t, agent)
@@ -143,7 +143,7 @@ func TestEventsTellWhatWaits(t *testing.T) {
 }
 
 // A client that reconnects receives what has changed, once, including changes made through another replica.
-func TestEventsGoOn(t *testing.T) {
+func TestEventsResumeAfterReconnect(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	other, sandbox := s.Replica(t), s.Client(t, agent)
@@ -188,7 +188,7 @@ func (b brief) Begin(ctx context.Context, rec broker.Record) (*broker.View, erro
 
 // A request stops waiting when nobody may vote on it any more: it has expired, its task has ended, or its sandbox is in
 // quarantine.
-func TestEventsTellTheEndOfTheWait(t *testing.T) {
+func TestEventsReportClosedRequests(t *testing.T) {
 	t.Parallel()
 	o := withPeople
 	o.Ledger = func(l broker.Ledger) broker.Ledger { return brief{l} }
@@ -237,7 +237,7 @@ func watchCall(t *testing.T, s *testkit.Stack, person string, header http.Header
 	return resp
 }
 
-func TestEventsAreForFewAndForPeople(t *testing.T) {
+func TestEventStreamsAreLimitedPerPerson(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	var open []*http.Response
@@ -272,7 +272,7 @@ func TestEventsAreForFewAndForPeople(t *testing.T) {
 }
 
 // A client that does not read is disconnected, and the others receive every event.
-func TestEventsCutOffWhoDoesNotRead(t *testing.T) {
+func TestEventsDisconnectStalledReaders(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	sandbox := s.Client(t, agent)
@@ -352,7 +352,7 @@ func TestEventsEndWithTheReplica(t *testing.T) {
 
 // A person with a group name that no database can store is refused, the refusal is recorded, and others are not affected. A
 // display name with control characters is accepted and cleaned.
-func TestGroupsThatNobodyCanHave(t *testing.T) {
+func TestInvalidGroupNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	o := withPeople
 	o.People = append(slices.Clone(withPeople.People),

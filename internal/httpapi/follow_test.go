@@ -99,7 +99,7 @@ func TestFollowing(t *testing.T) {
 }
 
 // A client that reconnects misses nothing, and an id continues only the stream that it came from.
-func TestFollowingGoesOn(t *testing.T) {
+func TestFollowResumesAfterReconnect(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: staffed.Catalogue, Auditors: []string{auditor}})
 	watch := s.Client(t, auditor).WatchIssuances(client.Filter{Scope: read.Scope})
@@ -136,7 +136,7 @@ func TestFollowingGoesOn(t *testing.T) {
 	}
 }
 
-func TestFollowersAreFew(t *testing.T) {
+func TestFollowStreamsAreLimitedPerCaller(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: staffed.Catalogue, Auditors: []string{auditor}})
 	for range 4 {

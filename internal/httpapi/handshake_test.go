@@ -14,7 +14,7 @@ import (
 )
 
 // If a trust domain has no keys, the caller is not at fault: it gets 503, and no token.
-func TestMissingBundleIsNotTheCallersFault(t *testing.T) {
+func TestMissingBundleIsAServerError(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	c := s.JWTClient(t, foreign)

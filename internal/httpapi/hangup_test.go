@@ -62,7 +62,7 @@ func gone(cancel context.CancelFunc) func(context.Context) {
 }
 
 // A denial is carried out even if the voter disconnects: the credential is revoked.
-func TestANoIsCarriedOutWithoutItsVoter(t *testing.T) {
+func TestDenialRevokesAfterTheVoterDisconnects(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	replica, h := withHangUps(t, s)
@@ -98,7 +98,7 @@ func TestANoIsCarriedOutWithoutItsVoter(t *testing.T) {
 }
 
 // If the caller disconnects while an earlier approval is reused, no request is left waiting for people.
-func TestNothingIsLeftToPeopleByHangingUp(t *testing.T) {
+func TestDisconnectDuringReuseLeavesNothingPending(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	replica, h := withHangUps(t, s)
@@ -131,7 +131,7 @@ func TestNothingIsLeftToPeopleByHangingUp(t *testing.T) {
 }
 
 // A forged record, written with the broker's own rights, cannot allow break-glass if the catalogue does not.
-func TestNoGlassWhereTheScopeHasNone(t *testing.T) {
+func TestBreakGlassNeedsAScopeThatAllowsIt(t *testing.T) {
 	t.Parallel()
 	o := withPeople
 	o.People = append(o.People[:len(o.People):len(o.People)], devstack.DevPerson{Username: "nina", Name: "Nina", Groups: []string{"staff"}})

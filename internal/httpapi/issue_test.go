@@ -84,7 +84,7 @@ func verify(t *testing.T, s *testkit.Stack, token string) jwt.Claims {
 }
 
 // H29: identities in headers do not change who the credential is for.
-func TestHeadersDoNotSayWhoCalls(t *testing.T) {
+func TestIdentityHeadersAreIgnored(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	got := wire{headers: []string{
@@ -155,7 +155,7 @@ func TestDenials(t *testing.T) {
 	}
 }
 
-func TestPendingAndItsRepetition(t *testing.T) {
+func TestRepeatedRequestGetsTheSamePendingResponse(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	body := `{"scope":"git.issues.write","params":{"repo":"acme/api"},"task":"triage-1"}`
@@ -248,7 +248,7 @@ func (m brokenMinter) Mint(context.Context, *broker.Order) (broker.Credential, e
 	return m.mint()
 }
 
-func TestFaultsAreAnswered(t *testing.T) {
+func TestDependencyFailuresMapToProblems(t *testing.T) {
 	t.Parallel()
 	const secret = "hvs.zqsecret"
 	minter := func(mint func() (broker.Credential, error)) testkit.Options {
@@ -297,7 +297,7 @@ func TestFaultsAreAnswered(t *testing.T) {
 }
 
 // The problem names the engine that an admin must mount.
-func TestProblemNamesTheEngineThatIsNotMounted(t *testing.T) {
+func TestProblemNamesTheMissingEngine(t *testing.T) {
 	s := testkit.NewStack(t, testkit.Options{Catalogue: []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
   - name: db.orders.read
     title: Read orders
@@ -321,7 +321,7 @@ func TestProblemNamesTheEngineThatIsNotMounted(t *testing.T) {
 
 // I10: while a store is down, calls get 503, no token is issued, and nothing is signed without a record. The service resumes when
 // the store is up.
-func TestStoresThatAreDown(t *testing.T) {
+func TestNothingIsIssuedDuringAnOutage(t *testing.T) {
 	// Readiness is checked once a second.
 	var ahead atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }

@@ -125,7 +125,7 @@ func (k keyring) grants(svid *x509svid.SVID, more ...string) bool {
 }
 
 // No kind of token is accepted in place of another (RFC 8725, section 3.12). The test presents each kind at each place.
-func TestEachKindOfTokenHasItsPlaces(t *testing.T) {
+func TestEachKindOfTokenIsAcceptedOnlyInItsPlace(t *testing.T) {
 	t.Parallel()
 	o := guarded
 	o.Catalogue = slices.Clone(gated)

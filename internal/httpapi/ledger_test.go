@@ -77,7 +77,7 @@ func hashes(t *testing.T, texts []openapi.Hash) []tlog.Hash {
 	return all
 }
 
-func TestAnAuditorHoldsTheLogToAccount(t *testing.T) {
+func TestAuditorVerifiesTheLog(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Auditors: []string{auditor}})
 	issue(t, s, agent, 3)
@@ -188,7 +188,7 @@ func exposed(t *testing.T, registry *prometheus.Registry) string {
 	return w.Body.String()
 }
 
-func TestTheLogIsForAuditors(t *testing.T) {
+func TestOnlyAuditorsReadTheLog(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Auditors: []string{auditor}})
 	mine, others := issue(t, s, agent, 1), issue(t, s, foreign, 1)
@@ -237,7 +237,7 @@ func TestTheLogIsForAuditors(t *testing.T) {
 	}
 }
 
-func TestEntriesAreForAuditorsOfEverything(t *testing.T) {
+func TestOnlyGlobalAuditorsReadEntries(t *testing.T) {
 	t.Parallel()
 	const overall = "spiffe://acme.test/audit-all"
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Auditors: []string{auditor}, CatalogueAuditors: []string{overall}})

@@ -15,7 +15,7 @@ import (
 // A quarantine whose replica died right after recording it has revoked nothing yet, but the tokens of its sandboxes are inactive.
 // Lifting it then reactivates none of them on any replica (I13). What is issued after the lift is in force, and a second lift
 // ends none of it.
-func TestALiftCarriesOutWhatItLifts(t *testing.T) {
+func TestLiftedQuarantineReactivatesNothing(t *testing.T) {
 	t.Parallel()
 	options := withServers
 	options.Auditors = []string{auditor}

@@ -140,7 +140,7 @@ func TestOldConnectionsClose(t *testing.T) {
 
 // A replica that is about to stop reports so in /readyz at once, even if its checks passed just before. It answers all calls, and
 // asks connections to close.
-func TestLeaving(t *testing.T) {
+func TestStoppingReplicaIsNotReady(t *testing.T) {
 	t.Parallel()
 	for _, protocol := range []string{"h2", "http/1.1"} {
 		s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
@@ -199,7 +199,7 @@ func closes(t *testing.T, s *testkit.Stack, protocol string, happen func()) {
 }
 
 // H43: bytes after a call with a transfer coding are never read as another call, on any path.
-func TestNothingFollowsATransferCoding(t *testing.T) {
+func TestBytesAfterATransferCodingAreNotARequest(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	inner := wire{}.bytes(t, s)
@@ -301,7 +301,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-func TestNewRefusesHalfAConfiguration(t *testing.T) {
+func TestNewRefusesIncompleteConfiguration(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	for name, change := range map[string]func(*httpapi.Config){

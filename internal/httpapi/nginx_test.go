@@ -251,7 +251,7 @@ func edged(t *testing.T) testkit.Options {
 	return o
 }
 
-func TestNginxLetsTheRightCallPass(t *testing.T) {
+func TestNginxAllowsValidCalls(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, testkit.NewStack(t, edged(t)))
 	own := e.stack.X509(t, agent)
@@ -291,7 +291,7 @@ func TestNginxLetsTheRightCallPass(t *testing.T) {
 }
 
 // A call with any one fault does not reach the service. H29: headers that the caller forges are not trusted.
-func TestNginxKeepsOut(t *testing.T) {
+func TestNginxRefusesInvalidCalls(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, testkit.NewStack(t, edged(t)))
 	own := e.stack.X509(t, agent)
@@ -341,7 +341,7 @@ func TestNginxKeepsOut(t *testing.T) {
 
 // H47: the path that nginx parses ($uri) and the path that it forwards ($request_uri) cannot be played off against each other. A
 // request that reaches the service is exactly what was sent, and the rules allow it.
-func TestNginxSendsOnWhatWasJudged(t *testing.T) {
+func TestNginxForwardsTheCheckedPath(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, testkit.NewStack(t, edged(t)))
 	plain := "Bearer " + token(t, e.stack.Client(t, agent), readIssues).Secret.Reveal()
@@ -385,7 +385,7 @@ func TestNginxSendsOnWhatWasJudged(t *testing.T) {
 }
 
 // H106: a token that has ended on one replica, however it ended, is refused by a gateway that asks another replica.
-func TestNginxOfWhatHasEnded(t *testing.T) {
+func TestNginxRefusesEndedTokens(t *testing.T) {
 	t.Parallel()
 	o := edged(t)
 	var ahead atomic.Int64
@@ -423,7 +423,7 @@ func TestNginxOfWhatHasEnded(t *testing.T) {
 }
 
 // A DPoP proof and a one-shot token each let one call pass.
-func TestNginxLetsPassOnce(t *testing.T) {
+func TestNginxAcceptsAProofOrOneShotTokenOnce(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, testkit.NewStack(t, edged(t)))
 	key := signer(t)

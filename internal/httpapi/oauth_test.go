@@ -339,7 +339,7 @@ func TestGrantWithoutBundle(t *testing.T) {
 	}
 }
 
-func TestGrantThatPeopleApprove(t *testing.T) {
+func TestPendingGrantIsIssuedOnceApproved(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	ask := reading("authorization_details", `[{"type":"git.issues.write","params":{"repo":"acme/api"}}]`)

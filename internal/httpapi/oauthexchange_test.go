@@ -61,7 +61,7 @@ func seen(t *testing.T, s *testkit.Stack, raw string) openapi.Introspection {
 	return out
 }
 
-func TestATokenIsHandedDown(t *testing.T) {
+func TestTokenExchangeDelegatesAToken(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withServers)
 	ask := list
@@ -109,7 +109,7 @@ func sweep(t *testing.T, s *testkit.Stack) {
 
 // Once the end of a token is confirmed, all tokens that were exchanged for it are inactive on every replica, and the record says
 // so.
-func TestWhatIsHandedDownEndsWithWhatItComesFrom(t *testing.T) {
+func TestExchangedTokenEndsWithItsParent(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withServers)
 	other := s.Replica(t)
@@ -156,7 +156,7 @@ func TestWhatIsHandedDownEndsWithWhatItComesFrom(t *testing.T) {
 }
 
 // A service behind a gateway can tell a sub-agent from the sandbox for which it acts.
-func TestAGatewayTellsWhoActs(t *testing.T) {
+func TestGatewayNamesTheActingSubAgent(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, guarded)
 	raw := token(t, s.Client(t, agent), readIssues).Secret.Reveal()
@@ -172,7 +172,7 @@ func TestAGatewayTellsWhoActs(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotHandedDown(t *testing.T) {
+func TestInvalidTokenExchangesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withServers)
 	mine := token(t, s.Client(t, agent), list).Secret.Reveal()

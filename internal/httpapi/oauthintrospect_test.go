@@ -142,7 +142,7 @@ func TestEndedTokensAreInactiveEverywhere(t *testing.T) {
 }
 
 // No caller can revoke a token of another holder, or learn who holds it.
-func TestRevokingWhatIsNotYours(t *testing.T) {
+func TestRevokingAnotherHoldersTokenHasNoEffect(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withServers)
 	tok := token(t, s.Client(t, agent), read)
@@ -157,7 +157,7 @@ func TestRevokingWhatIsNotYours(t *testing.T) {
 }
 
 // If the record is unavailable, introspection and revocation fail instead of answering.
-func TestTokensWithoutTheRecord(t *testing.T) {
+func TestIntrospectionFailsWithoutTheRecord(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withServers)
 	raw := token(t, s.Client(t, agent), read).Secret.Reveal()
@@ -174,7 +174,7 @@ func TestTokensWithoutTheRecord(t *testing.T) {
 	}
 }
 
-func TestRefusedQuestions(t *testing.T) {
+func TestInvalidIntrospectionRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withServers)
 	for _, path := range []string{"/oauth2/introspect", "/oauth2/revoke"} {

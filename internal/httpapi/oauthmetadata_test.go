@@ -38,7 +38,7 @@ func scoped(scope string) url.Values {
 }
 
 // Every endpoint in the metadata exists, and every endpoint is in the metadata.
-func TestMetadataIsWhatThereIs(t *testing.T) {
+func TestMetadataListsEveryEndpoint(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
 	m := metadata[openapi.ServerMetadata](t, s, "/.well-known/oauth-authorization-server")

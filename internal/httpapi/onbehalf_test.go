@@ -131,7 +131,7 @@ func TestOnBehalfOfAPerson(t *testing.T) {
 }
 
 // A rule of policy about a person applies to no other person, and not to a sandbox by itself.
-func TestPolicyGoesByThePerson(t *testing.T) {
+func TestPolicyAppliesToThePerson(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, delegating())
 	for name, source := range map[string]client.PersonSource{"nobody": nil, "somebody else": given(t, s, "mallory")} {
@@ -153,7 +153,7 @@ func TestPolicyGoesByThePerson(t *testing.T) {
 
 // H97 and others: a token that does not prove, now and to this server, that a person allows sandboxes to act for them is refused
 // and recorded. Vault is not asked for anything.
-func TestWhatDoesNotDelegate(t *testing.T) {
+func TestInvalidDelegationIsRefused(t *testing.T) {
 	t.Parallel()
 	var ahead atomic.Int64
 	o := delegating()
@@ -221,7 +221,7 @@ func TestWhatDoesNotDelegate(t *testing.T) {
 }
 
 // An ID token next to client_credentials has no effect: the request is on behalf of no person.
-func TestClientCredentialsAreOnNobodysBehalf(t *testing.T) {
+func TestClientCredentialsIgnoreAnIDToken(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, delegating())
 	if got := onBehalf(t, s, given(t, s, "alice"), "grant_type", "client_credentials"); got.failed.Error != "access_denied" {
@@ -231,7 +231,7 @@ func TestClientCredentialsAreOnNobodysBehalf(t *testing.T) {
 
 // I4 and I5: approvers see on whose behalf the request is, that person cannot vote on it, and the ID token may expire while the
 // request waits.
-func TestThePersonDoesNotDecide(t *testing.T) {
+func TestPersonCannotVoteOnTheirOwnRequest(t *testing.T) {
 	t.Parallel()
 	var ahead atomic.Int64
 	o := delegating()
@@ -267,7 +267,7 @@ func TestThePersonDoesNotDecide(t *testing.T) {
 }
 
 // An approval and an idempotency key apply only to the person for whom they were used.
-func TestNothingCrossesFromOnePersonToAnother(t *testing.T) {
+func TestApprovalIsNotSharedBetweenPeople(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, delegating())
 	sandbox, bob := s.Client(t, agent), s.Person(t, "bob")
@@ -306,7 +306,7 @@ func TestNothingCrossesFromOnePersonToAnother(t *testing.T) {
 }
 
 // An exchanged token is on behalf of the same person, and policy checks that person again.
-func TestWhatIsHandedDownStaysOnBehalf(t *testing.T) {
+func TestExchangedTokenKeepsItsPerson(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, delegating())
 	first := onBehalf(t, s, given(t, s, "alice"))

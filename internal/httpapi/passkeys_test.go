@@ -61,7 +61,7 @@ func redeemed(t *testing.T, s *testkit.Stack, id, scope string) (openapi.Problem
 	return code(err), err == nil && got.Token != nil
 }
 
-func TestAWriteThatAPasskeySigns(t *testing.T) {
+func TestPasskeySignedApprovalIsIssued(t *testing.T) {
 	t.Parallel()
 	s := signed(t)
 	makers := map[string]func(t testing.TB, rpID, origin string) *testkit.Authenticator{
@@ -96,7 +96,7 @@ func TestAWriteThatAPasskeySigns(t *testing.T) {
 	s.DB.Check(t)
 }
 
-func TestNothingElseIsSigned(t *testing.T) {
+func TestSignatureOfAnotherVoteIsRefused(t *testing.T) {
 	t.Parallel()
 	s := signed(t)
 	carol, bob := s.Passkey(t, "carol"), s.Passkey(t, "bob")
@@ -140,7 +140,7 @@ func TestNothingElseIsSigned(t *testing.T) {
 }
 
 // A break-glass vote needs a passkey too.
-func TestTheGlassIsBrokenWithAPasskey(t *testing.T) {
+func TestBreakGlassNeedsAPasskey(t *testing.T) {
 	t.Parallel()
 	s := signed(t)
 	id := waiting(t, s.Client(t, agent), askFor("git.issues.write"))
@@ -159,7 +159,7 @@ func TestTheGlassIsBrokenWithAPasskey(t *testing.T) {
 	s.DB.Check(t)
 }
 
-func TestAKeyThatIsRemovedVoidsItsVotes(t *testing.T) {
+func TestRemovedKeyVoidsItsVotes(t *testing.T) {
 	t.Parallel()
 	s := signed(t)
 	a := s.Passkey(t, "carol")
@@ -200,7 +200,7 @@ func TestAKeyThatIsRemovedVoidsItsVotes(t *testing.T) {
 	s.DB.Check(t)
 }
 
-func TestAYesForTheTaskIsSignedOnce(t *testing.T) {
+func TestReusedApprovalNeedsNoNewSignature(t *testing.T) {
 	t.Parallel()
 	s := signed(t)
 	a, scope := s.Passkey(t, "carol"), "git.comments.write"

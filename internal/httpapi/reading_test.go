@@ -53,7 +53,7 @@ func issue(t *testing.T, s *testkit.Stack, who string, n int) []string {
 	return ids
 }
 
-func TestWhoSeesWhichRecords(t *testing.T) {
+func TestRecordsAreVisibleOnlyWithinReach(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Auditors: []string{auditor}})
 	mine, theirs, others := issue(t, s, agent, 3), issue(t, s, twin, 1), issue(t, s, foreign, 1)

@@ -90,7 +90,7 @@ var officials = map[string]holds{
 }
 
 // H92, H100 and T6: who sees and ends what. A record outside a caller's reach is not found.
-func TestWhoSeesAndEndsWhat(t *testing.T) {
+func TestRecordOutsideReachIsNotFound(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, staffed)
 	replicas := []*testkit.Stack{s, s.Replica(t)}
@@ -187,7 +187,7 @@ func wantListed(t *testing.T, c *client.Client, who string, sees []string) {
 
 // A quarantine of a whole trust domain needs the role in all of it. An admin of a path revokes only within the path, whatever
 // else matches.
-func TestPathsAreNoTrustDomains(t *testing.T) {
+func TestPathAdminRevokesOnlyWithinThePath(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, staffed)
 	for _, who := range []string{"lena", labAdmin, "hand"} {
@@ -273,7 +273,7 @@ func TestRecordsNameThePerson(t *testing.T) {
 }
 
 // H98: a cursor is valid only for the caller that received it, and only while its reach stays the same.
-func TestCursorsOfOneReach(t *testing.T) {
+func TestCursorIsBoundToItsCallerAndReach(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, staffed)
 	for _, sandbox := range sandboxes {

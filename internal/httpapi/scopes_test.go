@@ -145,7 +145,7 @@ func TestScopesOfASandbox(t *testing.T) {
 }
 
 // Each call evaluates all policies and scopes, so the rate is limited for each sandbox separately.
-func TestScopesAreNotReadAllTheTime(t *testing.T) {
+func TestScopeListingIsRateLimited(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: manifold, Now: func() time.Time { return now }})

@@ -228,7 +228,7 @@ func TestTimelines(t *testing.T) {
 }
 
 // H100: an order for one trust domain is not shown in another that has a task with the same name.
-func TestTimelinesHaveNoOrdersForOthers(t *testing.T) {
+func TestTimelineHidesOrdersOfOtherTrustDomains(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, staffed)
 	for _, id := range []string{stranger, neighbour, neighbour} {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestRoutesAreTheDescriptions(t *testing.T) {
+func TestRoutesMatchTheOpenAPIDocument(t *testing.T) {
 	t.Parallel()
 	want, err := httpapi.Operations()
 	if err != nil {
@@ -34,7 +34,7 @@ func TestRoutesAreTheDescriptions(t *testing.T) {
 	}
 }
 
-func TestEveryCodeHasItsAnswer(t *testing.T) {
+func TestEveryProblemCodeHasItsStatus(t *testing.T) {
 	t.Parallel()
 	want := map[openapi.ProblemCode]int{
 		"malformed_body": 400, "invalid_parameter": 400, "invalid_cursor": 400, "unauthenticated": 401, "denied": 403,

@@ -76,7 +76,7 @@ func statusList(t *testing.T, s *testkit.Stack, path string, now func() time.Tim
 }
 
 // A token that has ended is marked in its list on each replica after one second.
-func TestTokensAreEndedInTheirStatusList(t *testing.T) {
+func TestEndedTokenIsMarkedInItsStatusList(t *testing.T) {
 	t.Parallel()
 	var ahead atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
@@ -118,7 +118,7 @@ func TestTokensAreEndedInTheirStatusList(t *testing.T) {
 	s.DB.Check(t)
 }
 
-func TestStatusListsAreForAnybodyAndForCaches(t *testing.T) {
+func TestStatusListsArePublicAndCacheable(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withLists())
 	raw := token(t, s.Client(t, agent), client.Ask{Scope: "mail.read", Task: "t-1"}).Secret.Reveal()
@@ -149,7 +149,7 @@ func TestStatusListsAreForAnybodyAndForCaches(t *testing.T) {
 }
 
 // A resource server with status lists accepts a token until the list says that it has ended.
-func TestGuardsLookUpStatusLists(t *testing.T) {
+func TestResourceServerChecksStatusLists(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withLists())
 	c := s.Client(t, agent)

@@ -86,7 +86,7 @@ func TestIntrospectionFromMemory(t *testing.T) {
 
 // H106 and I6 under load: once one replica has confirmed the end of a token, the other does not report it as active, even if it
 // did so just before.
-func TestEndsAreKnownEverywhereUnderLoad(t *testing.T) {
+func TestConfirmedEndHoldsOnEveryReplicaUnderLoad(t *testing.T) {
 	t.Parallel()
 	const tokens, callers = 500, 16
 	s := testkit.NewStack(t, withServers)
@@ -129,7 +129,7 @@ func TestEndsAreKnownEverywhereUnderLoad(t *testing.T) {
 }
 
 // A check from the cache uses the catalogue that was applied last, on any replica.
-func TestCheckFromMemoryGoesByTheCatalogue(t *testing.T) {
+func TestCheckFromTheCacheUsesTheCatalogueInForce(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, guarded)
 	other := s.Replica(t)

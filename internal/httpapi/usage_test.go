@@ -72,7 +72,7 @@ func TestReportingUses(t *testing.T) {
 }
 
 // A caller that reports too often is told to wait, before the report is read.
-func TestReportsArePaced(t *testing.T) {
+func TestUseReportsAreRateLimited(t *testing.T) {
 	t.Parallel()
 	o := officers
 	var stopped atomic.Int64 // when the clock stopped; on a slow machine the calls are too rare

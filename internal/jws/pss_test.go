@@ -13,7 +13,7 @@ import (
 )
 
 // RFC 7518, section 3.5: the salt of PS256 is as long as its hash. Wycheproof has signatures with other salts, which must not verify.
-func TestPS256TakesOneLengthOfSalt(t *testing.T) {
+func TestPS256SaltIsAsLongAsTheHash(t *testing.T) {
 	t.Parallel()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -37,7 +37,7 @@ func TestPS256TakesOneLengthOfSalt(t *testing.T) {
 	}
 }
 
-func TestKeysThatMayVerify(t *testing.T) {
+func TestJWKUseIsEnforced(t *testing.T) {
 	t.Parallel()
 	for jwk, want := range map[string]bool{
 		`{}`: true, `{"use":"sig"}`: true, `{"use":"enc"}`: false, `{"key_ops":["verify"]}`: true, `{"key_ops":["sign","verify"]}`: true,

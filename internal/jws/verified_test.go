@@ -9,7 +9,7 @@ import (
 )
 
 // The size is bounded for any number of entries, and the latest entry is always found.
-func TestRememberedIsBounded(t *testing.T) {
+func TestSignatureCacheIsBounded(t *testing.T) {
 	var r jws.Verified[int]
 	digest := func(i int) [32]byte { return sha256.Sum256(fmt.Append(nil, i)) }
 	const many = 2*jws.MostVerified + 10

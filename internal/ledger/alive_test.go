@@ -20,7 +20,7 @@ func atATime(per string, most int) broker.Limit {
 	return broker.Limit{Limit: scopes.Limit{Per: per, Live: most}, Key: "shared"}
 }
 
-func TestAliveLimitHoldsOverReplicas(t *testing.T) {
+func TestLiveLimitHoldsAcrossReplicas(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}
@@ -53,7 +53,7 @@ func TestAliveLimitHoldsOverReplicas(t *testing.T) {
 	db.Check(t)
 }
 
-func TestWhatCountsAsAlive(t *testing.T) {
+func TestLiveCredentialsCountAgainstTheLimit(t *testing.T) {
 	t.Parallel()
 	here, sub := as(moment(), sandbox, "git.read", "t1", 0), as(moment(), sandbox+"/x", "git.read", "t1", 0)
 	for _, tc := range []struct {
@@ -93,7 +93,7 @@ func TestWhatCountsAsAlive(t *testing.T) {
 }
 
 // Both kinds of limits hold at once. A request that one refuses does not count against the other.
-func TestAliveAndRate(t *testing.T) {
+func TestLiveAndRateLimitsApplyTogether(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -126,7 +126,7 @@ func TestAliveAndRate(t *testing.T) {
 }
 
 // The wait lasts until the earliest credential ends, and at least a second.
-func TestAliveWait(t *testing.T) {
+func TestLiveLimitWaitsForTheEarliestExpiry(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

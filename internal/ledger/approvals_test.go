@@ -38,7 +38,7 @@ func TestApprovalIsRedeemedOnce(t *testing.T) {
 }
 
 // I4 and I5: a request counts as approved only with the votes of eligible people, also when it is redeemed.
-func TestNothingIsRedeemedThatPeopleDoNotApprove(t *testing.T) {
+func TestUnapprovedRequestIsNotRedeemed(t *testing.T) {
 	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
@@ -119,7 +119,7 @@ func TestForgedApprovals(t *testing.T) {
 
 // A person with a narrow reach sees the requests in it, however many wait elsewhere. A request that matches twice is listed
 // once.
-func TestStandingIsCutWithinReach(t *testing.T) {
+func TestPendingRequestsInReachAreNotCrowdedOut(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -166,7 +166,7 @@ func TestStandingIsCutWithinReach(t *testing.T) {
 }
 
 // Each trust domain has its turn, and in it each sandbox, and the oldest request of a sandbox comes first.
-func TestWaitingComesInTurn(t *testing.T) {
+func TestPendingRequestsAreListedRoundRobin(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

@@ -78,7 +78,7 @@ func TestBootstrapEndsByItself(t *testing.T) {
 
 // A clock that goes back, as after a failover, does not restart the bootstrap admin's time once any replica has seen its
 // end.
-func TestBootstrapStaysOver(t *testing.T) {
+func TestBootstrapDoesNotRestart(t *testing.T) {
 	t.Parallel()
 	for name, see := range map[string]func(*ledger.Ledger) error{
 		"told":  func(l *ledger.Ledger) error { _, _, err := l.Bootstrap(t.Context()); return err },

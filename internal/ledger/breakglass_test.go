@@ -73,7 +73,7 @@ func redeemsBroken(request broker.Record, change func(*broker.Record)) broker.Re
 	return rec
 }
 
-func TestTwoWhoBreakTheGlassAreEnough(t *testing.T) {
+func TestTwoBreakGlassVotesApprove(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -133,7 +133,7 @@ func TestForgedBreakGlass(t *testing.T) {
 	db.Check(t)
 }
 
-func TestWhatIsIssuedByBreakingTheGlass(t *testing.T) {
+func TestBreakGlassIssuanceIsShortAndNeedsItsVotes(t *testing.T) {
 	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
@@ -171,7 +171,7 @@ func TestWhatIsIssuedByBreakingTheGlass(t *testing.T) {
 	db.Check(t)
 }
 
-func TestWhoStandsInSeesWhatWaits(t *testing.T) {
+func TestBreakGlassGroupSeesPendingRequests(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -191,7 +191,7 @@ func TestWhoStandsInSeesWhatWaits(t *testing.T) {
 	}
 }
 
-func TestNoticesOfABrokenGlass(t *testing.T) {
+func TestBreakGlassSendsNotices(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -215,7 +215,7 @@ func TestNoticesOfABrokenGlass(t *testing.T) {
 }
 
 // T3: a writer with the broker's own role cannot record a break-glass approval as an approval by the group.
-func TestNobodySaysThatTheGroupHasApproved(t *testing.T) {
+func TestBreakGlassIsNotRecordedAsGroupApproval(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

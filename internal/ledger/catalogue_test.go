@@ -58,7 +58,7 @@ func decidedBy(digest string) func(*broker.Record) {
 	return func(rec *broker.Record) { rec.Decision.Catalogue = digest }
 }
 
-func TestCatalogueIsKeptAsItWas(t *testing.T) {
+func TestCatalogueIsStoredUnchanged(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -92,7 +92,7 @@ func TestCatalogueIsKeptAsItWas(t *testing.T) {
 }
 
 // A step is refused unless it follows on what is in force. A digest stands for its own files only.
-func TestStepsThatDoNotFollow(t *testing.T) {
+func TestOutOfOrderCatalogueStepsAreRefused(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -141,7 +141,7 @@ func TestStepsThatDoNotFollow(t *testing.T) {
 }
 
 // I11: a record that was decided by another catalogue than the one in force is not begun, and counts against no limit.
-func TestRecordsOfAnotherCatalogue(t *testing.T) {
+func TestRecordUnderAnotherCatalogueIsRefused(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -174,7 +174,7 @@ func TestRecordsOfAnotherCatalogue(t *testing.T) {
 
 // H105 at its core: while two replicas begin records and catalogues change, no record comes after a change that it does not
 // know of.
-func TestRecordsAndCatalogueRace(t *testing.T) {
+func TestNoRecordFollowsACatalogueChangeItMissed(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}

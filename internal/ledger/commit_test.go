@@ -55,7 +55,7 @@ func TestManyWritersLeaveNoGap(t *testing.T) {
 	db.Check(t)
 }
 
-func TestOneKeyIsOneRecord(t *testing.T) {
+func TestIdempotencyKeyMakesOneRecord(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}

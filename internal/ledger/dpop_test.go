@@ -47,7 +47,7 @@ func TestProofIsUsedOnce(t *testing.T) {
 	}
 }
 
-func TestProofsAreForgottenWhenTheyWouldNotBeAccepted(t *testing.T) {
+func TestExpiredProofsArePruned(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l, owner := db.Ledger(t), testkit.Connect(t, db.AdminURL)

@@ -18,7 +18,7 @@ import (
 )
 
 // C2: the answer to a commit is lost.
-func TestLostAnswer(t *testing.T) {
+func TestBeginSurvivesALostCommitResponse(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name      string
@@ -74,7 +74,7 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-func TestLostAnswerOfTheOthers(t *testing.T) {
+func TestOutcomeSurvivesALostCommitResponse(t *testing.T) {
 	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
@@ -289,7 +289,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-func TestOpenWarnsOfPower(t *testing.T) {
+func TestOpenWarnsOfASuperuser(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	for name, tc := range map[string]struct {

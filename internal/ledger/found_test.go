@@ -15,7 +15,7 @@ import (
 
 // Searches for what has to end read only what is alive, so earlier issuances do not slow them down. Here most are over, and
 // PostgreSQL estimates that a fifth of all are issued, leased and past their time.
-func TestNoLookReadsWhatIsOver(t *testing.T) {
+func TestSweeperQueriesReadOnlyLiveRecords(t *testing.T) {
 	t.Parallel()
 	const all, mostRead = 40_000, 4000 // about 1200 are alive, each read in an index and in the table
 	db := testkit.NewDB(t)

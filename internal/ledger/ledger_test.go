@@ -19,7 +19,7 @@ var sameView = cmp.Options{
 	cmp.Comparer(func(a, b spiffeid.ID) bool { return a == b }), cmpopts.EquateEmpty(),
 }
 
-func TestWhatBeginsIsReadBack(t *testing.T) {
+func TestRecordsRoundTrip(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -55,7 +55,7 @@ func TestWhatBeginsIsReadBack(t *testing.T) {
 	db.Check(t)
 }
 
-func TestSettleMovesForwardOnly(t *testing.T) {
+func TestRecordOutcomeMovesForwardOnly(t *testing.T) {
 	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)

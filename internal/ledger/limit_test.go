@@ -145,7 +145,7 @@ func TestLimitsCountTogether(t *testing.T) {
 }
 
 // A repeated key counts against no limit, and a limited request does not use up its key, within one commit too.
-func TestLimitsAndKeys(t *testing.T) {
+func TestRepeatedIdempotencyKeyIsNotRateLimited(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l, owner := db.Ledger(t), testkit.Connect(t, db.AdminURL)

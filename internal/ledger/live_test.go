@@ -211,7 +211,7 @@ func TestQuarantines(t *testing.T) {
 
 // The owner of the database can append what the broker never would. An auditor sees if such an entry lifts no quarantine in
 // force.
-func TestLiftsThatCannotBe(t *testing.T) {
+func TestLiftWithoutAQuarantineIsDetected(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	stands := quarantine(sandbox)
@@ -233,7 +233,7 @@ func TestLiftsThatCannotBe(t *testing.T) {
 }
 
 // After a command was answered, nothing that it forbids begins on any replica. The checker covers what began before.
-func TestCommandsRaceRequests(t *testing.T) {
+func TestNoForbiddenRequestFollowsACommand(t *testing.T) {
 	t.Parallel()
 	for name, cmd := range map[string]broker.Command{
 		"quarantine": quarantine("spiffe://acme.test/agents"), "task": taskEnd(sandbox, "task-1", time.Time{}),
@@ -418,7 +418,7 @@ func TestLive(t *testing.T) {
 	}
 }
 
-func TestHeldSaysAll(t *testing.T) {
+func TestLiveCredentialHasEveryField(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -437,7 +437,7 @@ func TestHeldSaysAll(t *testing.T) {
 	}
 }
 
-func TestDue(t *testing.T) {
+func TestOverdueCredentialsAreFound(t *testing.T) {
 	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
@@ -511,7 +511,7 @@ func TestDue(t *testing.T) {
 }
 
 // The answers to commands and outcomes can get lost too.
-func TestLostAnswerOfCommands(t *testing.T) {
+func TestCommandSurvivesALostCommitResponse(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	p, databaseURL := through(t, db.BrokerURL)

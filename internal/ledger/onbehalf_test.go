@@ -25,7 +25,7 @@ func onBobsBehalf(rec *broker.Record) {
 }
 
 // What a record says of a person is read back, in every kind of record.
-func TestThePersonIsKept(t *testing.T) {
+func TestRecordKeepsThePerson(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -49,7 +49,7 @@ func TestThePersonIsKept(t *testing.T) {
 
 // I5 and T3: Bob cannot approve a request on his own behalf, and it is not issued on behalf of anyone else, whoever writes
 // the rows.
-func TestNobodyDecidesForThemselves(t *testing.T) {
+func TestPersonCannotApproveOnTheirOwnBehalf(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -84,7 +84,7 @@ func TestNobodyDecidesForThemselves(t *testing.T) {
 
 // An approval for the task covers requests on behalf of the same person, or on nobody's behalf if it was given for such a
 // request.
-func TestAYesForTheTaskIsForOnePerson(t *testing.T) {
+func TestReusedApprovalCoversOnePerson(t *testing.T) {
 	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
@@ -127,7 +127,7 @@ func TestAYesForTheTaskIsForOnePerson(t *testing.T) {
 	db.Check(t)
 }
 
-func TestWhatIsHandedDownIsForTheSamePerson(t *testing.T) {
+func TestExchangedTokenIsForTheSamePerson(t *testing.T) {
 	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	parent := allowed(func(rec *broker.Record) { rec.Request.User = bobsUser() })

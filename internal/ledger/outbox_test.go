@@ -93,7 +93,7 @@ func TestNoticesFollowFromEntries(t *testing.T) {
 }
 
 // A request that reuses an earlier approval causes a notice that it is decided, and never one that it waits.
-func TestNoticesOfWhatIsRemembered(t *testing.T) {
+func TestReusedApprovalSendsNoPendingNotice(t *testing.T) {
 	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
@@ -125,7 +125,7 @@ func TestNoticesOfWhatIsRemembered(t *testing.T) {
 }
 
 // A notice that follows from no entry is sent when it is due, and only if it is still true then.
-func TestNoticesOfWhatDoesNotHappen(t *testing.T) {
+func TestTimedNoticeIsSentOnlyIfStillTrue(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -169,7 +169,7 @@ func TestNoticesOfWhatDoesNotHappen(t *testing.T) {
 
 // A notice that waits for another attempt lets others pass, keeps its id, and is dropped when it is moot. Only one Outbox
 // serves a webhook at once.
-func TestNoticesThatAreNotTaken(t *testing.T) {
+func TestUndeliveredNoticeDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

@@ -69,7 +69,7 @@ func TestEntriesGoOnAcrossPartitions(t *testing.T) {
 
 // An entry that no partition takes is not recorded, and the caller gets an error. Appends work again once there is a
 // partition.
-func TestNoRoom(t *testing.T) {
+func TestEntryWithoutAPartitionIsRefused(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	db.SmallPartitions(t, 1)

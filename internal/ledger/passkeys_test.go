@@ -48,7 +48,7 @@ func keyOfAnother(t *testing.T, who approval.Voter, another broker.Passkey) brok
 }
 
 // A person can have ten passkeys, however many are registered at once. A removed one makes room.
-func TestPasskeysAreCounted(t *testing.T) {
+func TestPasskeysPerPersonAreLimited(t *testing.T) {
 	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
@@ -106,7 +106,7 @@ func TestPasskeysAreCounted(t *testing.T) {
 }
 
 // The schema refuses a passkey, or a signature, that no entry has.
-func TestPasskeysAreNotForged(t *testing.T) {
+func TestForgedPasskeysAreRefused(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -161,7 +161,7 @@ func TestPasskeysAreNotForged(t *testing.T) {
 }
 
 // The commit that redeems a request does not count votes whose passkey was removed.
-func TestTheLedgerCountsWhatItsKeysHaveSigned(t *testing.T) {
+func TestVotesOfARemovedPasskeyDoNotCount(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

@@ -136,7 +136,7 @@ var drawTurn = rapid.Custom(func(t *rapid.T) turn {
 
 // I4 and I5: whatever people, the sandbox and Vault do, in any order and on two replicas, an approval yields at most one
 // credential. The approval has votes from a quorum of distinct eligible people, and no credential outlives a denial.
-func TestNoVotesIssueTwice(t *testing.T) {
+func TestApprovalIssuesAtMostOnce(t *testing.T) {
 	t.Parallel()
 	world := newPolled(t)
 	const often = 10 // runs between two checks of the whole record, each of which takes longer than a run

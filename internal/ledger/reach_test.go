@@ -13,7 +13,7 @@ import (
 )
 
 // No reach shows or counts a record, a live credential or a quarantine outside it, and each reach shows all inside it.
-func TestNoReachSeesBeyondIt(t *testing.T) {
+func TestQueriesStayWithinReach(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -114,7 +114,7 @@ func drawReach(random *rand.Rand) broker.Reach {
 }
 
 // The entry of a command names the person who gave it, and so do the projections.
-func TestPeopleOrder(t *testing.T) {
+func TestCommandNamesThePerson(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

@@ -116,7 +116,7 @@ func TestHistory(t *testing.T) {
 }
 
 // A request that waited and was redeemed counts once.
-func TestHistoryCountsAnApprovedAskOnce(t *testing.T) {
+func TestHistoryCountsAnApprovedRequestOnce(t *testing.T) {
 	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)

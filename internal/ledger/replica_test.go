@@ -45,7 +45,7 @@ func eventually(t *testing.T, what string, so func() bool) {
 }
 
 // When a token ends on one replica, the other drops it from its cache after WaitForReplicas, and drops nothing else.
-func TestWhatEndsIsForgotten(t *testing.T) {
+func TestEndedTokenLeavesEveryCache(t *testing.T) {
 	t.Parallel()
 	ends := func(target broker.Selector, at time.Time) func(*testing.T, *ledger.Ledger, broker.Record) {
 		return func(t *testing.T, l *ledger.Ledger, _ broker.Record) {
@@ -97,7 +97,7 @@ func TestWhatEndsIsForgotten(t *testing.T) {
 
 // I13: once a replica has learned from Postgres that a token ended, its cache does not say otherwise, even before the
 // replica has read the entry.
-func TestMemoryDoesNotTakeAnEndBack(t *testing.T) {
+func TestCacheNeverRevivesAnEndedToken(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	one, other := db.Ledger(t), db.Ledger(t)
@@ -115,7 +115,7 @@ func TestMemoryDoesNotTakeAnEndBack(t *testing.T) {
 }
 
 // A task's end with a later time takes effect without a further entry.
-func TestMemoryEndsWithTheTask(t *testing.T) {
+func TestCachedTokenEndsWithItsTask(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	one, other := db.Ledger(t), db.Ledger(t)
@@ -135,7 +135,7 @@ func TestMemoryEndsWithTheTask(t *testing.T) {
 }
 
 // Another token with the id of a cached one is not found: someone with the key has signed it.
-func TestMemoryGoesByTheClaims(t *testing.T) {
+func TestCacheMatchesTheWholeToken(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -151,7 +151,7 @@ func TestMemoryGoesByTheClaims(t *testing.T) {
 
 // H104, H106 and I6, thousands of times: however busy two replicas are, a lookup that begins after WaitForReplicas has
 // returned does not find an ended token active, even if the token was being looked up at that time.
-func TestNoEndIsMissed(t *testing.T) {
+func TestNoLookupMissesAnEndedToken(t *testing.T) {
 	t.Parallel()
 	const tokens, callers = 2000, 32
 	db := testkit.NewDB(t)
@@ -226,7 +226,7 @@ func endedWhileLookedAt(t *testing.T, here, there *ledger.Ledger, rec broker.Rec
 
 // A replica that is stuck answers nothing from its cache once others have confirmed an end without it, which they do within
 // a second. When it continues, it takes part again.
-func TestNobodyWaitsForAReplicaThatIsHeldUp(t *testing.T) {
+func TestStuckReplicaStopsServingFromItsCache(t *testing.T) {
 	t.Parallel()
 	for name, hold := range map[string]string{
 		"before it tells how far it has read": `SELECT FROM replicas FOR UPDATE`,
@@ -273,7 +273,7 @@ func TestNobodyWaitsForAReplicaThatIsHeldUp(t *testing.T) {
 }
 
 // Other replicas wait only once for a replica that died.
-func TestWhoDiedIsWaitedForOnce(t *testing.T) {
+func TestDeadReplicaIsWaitedForOnce(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -301,7 +301,7 @@ func TestWhoDiedIsWaitedForOnce(t *testing.T) {
 
 // A server that does not hold what was committed here does not know which replicas to wait for. So the replica waits for the
 // end of all leases.
-func TestWhoIsBehindIsAskedOfTheRightServer(t *testing.T) {
+func TestStaleServerMakesReplicasWaitForAllLeases(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -315,7 +315,7 @@ func TestWhoIsBehindIsAskedOfTheRightServer(t *testing.T) {
 }
 
 // No replica waits for a closed ledger, and a new ledger starts with an empty cache.
-func TestMemoryEndsWithTheLedger(t *testing.T) {
+func TestCacheEndsWithTheLedger(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	one, other := db.Ledger(t), db.Ledger(t)
@@ -336,7 +336,7 @@ func TestMemoryEndsWithTheLedger(t *testing.T) {
 
 // Without Postgres no cached token is active for longer than the lease. Once Postgres is back, a token that ended during
 // that time is not active.
-func TestMemoryEndsWithoutPostgres(t *testing.T) {
+func TestCacheExpiresWithoutPostgres(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	p, url := through(t, db.BrokerURL)
@@ -368,7 +368,7 @@ func TestMemoryEndsWithoutPostgres(t *testing.T) {
 }
 
 // Answers of a server that went back are not cached, and what was cached before is dropped.
-func TestNothingIsRememberedWhereTheDatabaseWentBack(t *testing.T) {
+func TestRollbackClearsTheCache(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -385,7 +385,7 @@ func TestNothingIsRememberedWhereTheDatabaseWentBack(t *testing.T) {
 }
 
 // If a replica reads an entry of an unknown kind, it drops everything that is cached.
-func TestWhatIsUnheardOfEndsAll(t *testing.T) {
+func TestUnknownEntryClearsTheCache(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -404,7 +404,7 @@ func TestWhatIsUnheardOfEndsAll(t *testing.T) {
 }
 
 // A token of a sandbox with a path of a thousand segments is not cached, so it takes no more memory than others.
-func TestLongPathsAreNotRemembered(t *testing.T) {
+func TestLongPathsAreNotCached(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -425,8 +425,8 @@ func TestLongPathsAreNotRemembered(t *testing.T) {
 	}
 }
 
-// BenchmarkRemembered times an answer from the cache.
-func BenchmarkRemembered(b *testing.B) {
+// BenchmarkCachedToken times an answer from the cache.
+func BenchmarkCachedToken(b *testing.B) {
 	db := testkit.NewDB(b)
 	l := db.Ledger(b)
 	rec := allowed(nil)

@@ -12,7 +12,7 @@ import (
 )
 
 // I15: if what a replica or a checkpoint knows of is gone or changed, at least that replica appends nothing.
-func TestNothingIsAppendedToWhatWentBack(t *testing.T) {
+func TestRolledBackDatabaseRefusesAppends(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		damage string
@@ -56,7 +56,7 @@ func TestNothingIsAppendedToWhatWentBack(t *testing.T) {
 
 // A replica that reconnects to a database without the last entry that it has appended does not append there, even before it
 // has checked a checkpoint.
-func TestNothingIsAppendedWhereTheLastEntryIsMissing(t *testing.T) {
+func TestMissingLastEntryBlocksAppends(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -77,7 +77,7 @@ func TestNothingIsAppendedWhereTheLastEntryIsMissing(t *testing.T) {
 }
 
 // I15: replicas that have not seen the lost entries notice an older backup by a checkpoint that was kept elsewhere.
-func TestNothingIsAppendedToAnOlderBackupThanExpected(t *testing.T) {
+func TestOlderBackupBlocksAppends(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		damage string

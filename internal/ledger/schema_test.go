@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-func TestGrants(t *testing.T) {
+func TestDatabaseRolesHaveOnlyTheirPrivileges(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -250,7 +250,7 @@ func TestGrants(t *testing.T) {
 	db.Check(t)
 }
 
-func TestEntriesHoldWhatTheirBodiesSay(t *testing.T) {
+func TestEntryColumnsMatchTheBody(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	conn := testkit.Connect(t, db.BrokerURL)
@@ -446,7 +446,7 @@ func merging(t *testing.T, conn *pgx.Conn) string {
 }
 
 // No row can become such a state either, whichever columns may change. PostgreSQL's message names the rule.
-func TestRulesHoldForWhatChanges(t *testing.T) {
+func TestUpdatesObeyTheRules(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

@@ -12,7 +12,7 @@ import (
 )
 
 // Objects that a session creates do not replace those that the triggers and functions of the schema use.
-func TestShadowsAreNotLookedAt(t *testing.T) {
+func TestShadowingObjectsAreIgnored(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

@@ -105,7 +105,7 @@ const moveSQL = `
 	WHERE id = $1`
 
 // A move changes only the columns that it has to, whoever makes it.
-func TestMovesChangeNothingElse(t *testing.T) {
+func TestTransitionChangesOnlyItsColumns(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -177,7 +177,7 @@ func get(t *testing.T, l *ledger.Ledger, id string) *broker.View {
 }
 
 // A record that failed frees its idempotency key, and no other record does.
-func TestKeysOfDynamicRecords(t *testing.T) {
+func TestOnlyFailureFreesTheIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -229,7 +229,7 @@ func TestBadOutcomes(t *testing.T) {
 }
 
 // I13: when many callers move the same records at once, over two replicas, each record takes one path through its states.
-func TestMovesRace(t *testing.T) {
+func TestConcurrentTransitionsTakeOnePath(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t)}
@@ -252,7 +252,7 @@ func TestMovesRace(t *testing.T) {
 }
 
 // If two moves of one record wait for the same commit, both happen, one after the other.
-func TestMovesInOrder(t *testing.T) {
+func TestQueuedTransitionsHappenInOrder(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

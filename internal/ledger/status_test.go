@@ -79,7 +79,7 @@ func TestStatusCountsTheUnrevoked(t *testing.T) {
 	}
 }
 
-func TestStatusOfADatabaseThatIsAway(t *testing.T) {
+func TestStatusFailsWithoutTheDatabase(t *testing.T) {
 	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	l.Close()

@@ -110,7 +110,7 @@ func TestStatusListsOutliveTheirTokens(t *testing.T) {
 }
 
 // Only the token that was issued is active. Another one with its id was signed by someone who has the key.
-func TestTokensThatWereNotIssued(t *testing.T) {
+func TestForgedTokenIsInactive(t *testing.T) {
 	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	rec := bring(t, l, "jwt", nil, nil)
@@ -141,7 +141,7 @@ func TestTokensThatWereNotIssued(t *testing.T) {
 }
 
 // A static credential ends with its task for every caller, and an unknown one was never alive.
-func TestCredentialsOfAnyKindThatAreAlive(t *testing.T) {
+func TestLiveCredentialEndsWithItsTask(t *testing.T) {
 	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	wants := func(name, id string, want bool) {
@@ -171,7 +171,7 @@ func TestCredentialsOfAnyKindThatAreAlive(t *testing.T) {
 
 // A failover that lost a revocation does not bring the token back (I6): a replica that knows of the missing entries gives no
 // answer.
-func TestNoTokenIsActiveWhereTheDatabaseWentBack(t *testing.T) {
+func TestRolledBackDatabaseHasNoActiveToken(t *testing.T) {
 	t.Parallel()
 	const back = `DELETE FROM entries WHERE index = 1; UPDATE ledger_head SET size = 1; UPDATE issuances SET status = 'issued', status_detail = NULL, actor = NULL`
 	revoked := func(t *testing.T) (*testkit.DB, *ledger.Ledger, broker.Record) {
@@ -212,7 +212,7 @@ func TestNoTokenIsActiveWhereTheDatabaseWentBack(t *testing.T) {
 
 // I6: no token is active by the word of a server that does not hold what was committed here, since it may lack the token's
 // end.
-func TestStandingOfTheRightServer(t *testing.T) {
+func TestStaleServerHasNoActiveToken(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

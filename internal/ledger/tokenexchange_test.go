@@ -27,7 +27,7 @@ func handedDown(parent broker.Record, change func(*broker.Record)) broker.Record
 }
 
 // The database accepts an exchanged token only within the limits of the token it comes from, whoever writes it.
-func TestWhatIsHandedDownIsNarrower(t *testing.T) {
+func TestExchangedTokenIsNoBroaderThanItsParent(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -64,7 +64,7 @@ func TestWhatIsHandedDownIsNarrower(t *testing.T) {
 }
 
 // An exchanged token is in force while all tokens that it comes from are.
-func TestWhatIsHandedDownIsActiveWithAllAboveIt(t *testing.T) {
+func TestExchangedTokenIsActiveWhileItsParentsAre(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, l *ledger.Ledger, ended broker.Record){
 		"revoked": func(t *testing.T, l *ledger.Ledger, ended broker.Record) {

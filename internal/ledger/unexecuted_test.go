@@ -29,7 +29,7 @@ func unexecuted(t *testing.T, l *ledger.Ledger, orders time.Time, limit int) []s
 }
 
 // A credential that several commands forbid is returned once. Commands from long ago are left out.
-func TestDueByOrder(t *testing.T) {
+func TestCommandMakesCredentialsOverdue(t *testing.T) {
 	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
@@ -96,7 +96,7 @@ func copies(t *testing.T, conn *pgx.Conn, rec broker.Record, live, lapsed, quara
 
 // The sweeper queries each second. The answer must come however many credentials live, have ended, or are subject to
 // commands.
-func TestDueIsFast(t *testing.T) {
+func TestOverdueIsFast(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	conn := testkit.Connect(t, db.AdminURL)
@@ -132,7 +132,7 @@ func TestDueIsFast(t *testing.T) {
 }
 
 // After a denial, what it has not ended yet is overdue: what the request was redeemed by, and what reused its approval.
-func TestDueByNo(t *testing.T) {
+func TestDenialMakesCredentialsOverdue(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

@@ -106,7 +106,7 @@ func TestOneReportCounts(t *testing.T) {
 }
 
 // The tables accept only reports that fit the records, whoever writes them.
-func TestDatabaseHoldsReports(t *testing.T) {
+func TestDatabaseRefusesInvalidReports(t *testing.T) {
 	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)
@@ -172,7 +172,7 @@ func TestDatabaseHoldsReports(t *testing.T) {
 
 // The owner of the database can append what the broker never would. An auditor sees that no holder can have made such a
 // report.
-func TestReportsThatCannotBe(t *testing.T) {
+func TestForgedUseReportIsDetected(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/oauth2"
 )
 
-func TestLoginFails(t *testing.T) {
+func TestLoginErrorsAreExplained(t *testing.T) {
 	refused := func(code string) error {
 		return fmt.Errorf("x: %w", &oauth2.RetrieveError{ErrorCode: code, ErrorDescription: "\x1b[2J"})
 	}

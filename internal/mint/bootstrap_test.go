@@ -18,7 +18,7 @@ func bootstrap(addr, token string) mint.Bootstrap {
 }
 
 // Run prepares exactly what the minter needs (T4), also when it runs a second time.
-func TestBootstrapMakesALoginThatCanSign(t *testing.T) {
+func TestBootstrapCreatesASigningLogin(t *testing.T) {
 	a := realVault(t)
 	for _, name := range []string{"first", "again"} {
 		login, err := bootstrap(a.Addr(), a.RootToken()).Run(t.Context())

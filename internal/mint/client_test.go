@@ -16,8 +16,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/mint"
 )
 
-// TestEnvironmentHasNoSay sets every variable that Vault's client knows to a value that would show.
-func TestEnvironmentHasNoSay(t *testing.T) {
+// TestVaultEnvironmentVariablesAreIgnored sets every variable that Vault's client knows to a value that would show.
+func TestVaultEnvironmentVariablesAreIgnored(t *testing.T) {
 	other := newImpostor(t, p256(t))
 	const planted = "hvs.planted"
 	for name, value := range map[string]string{
@@ -142,7 +142,7 @@ func strangersCA(t *testing.T) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-func TestConfigThatCannotWork(t *testing.T) {
+func TestInvalidConfigIsRefused(t *testing.T) {
 	for name, change := range map[string]func(*mint.Config){
 		"no address":             func(c *mint.Config) { c.Addr = "" },
 		"http across a network":  func(c *mint.Config) { c.Addr = "http://vault.example:8200" },
@@ -191,7 +191,7 @@ func TestConfigThatCannotWork(t *testing.T) {
 }
 
 // Temporary errors differ from permanent ones, so that a caller knows when a retry can help.
-func TestLoginsThatMayWorkLater(t *testing.T) {
+func TestTemporaryLoginErrorsAreRetryable(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer http.HandlerFunc
 		change func(*testing.T, *mint.Config)
@@ -227,7 +227,7 @@ func TestLoginsThatMayWorkLater(t *testing.T) {
 	}
 }
 
-func TestPolicyOfNamesThatAreNotPlain(t *testing.T) {
+func TestPolicyRefusesUnsafeNames(t *testing.T) {
 	for _, name := range []string{"", "*", "a*", "+", "a/b", "..", `a" { capabilities = ["root"] } path "b`, "a\nb"} {
 		if got := mint.Policy("transit", name, "brevet"); got != "" {
 			t.Errorf("key %q: got %q, want nothing", name, got)

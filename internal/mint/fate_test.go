@@ -60,8 +60,8 @@ func (e *estate) dead(t *testing.T, o one) bool {
 	return err == nil && !alive && !e.works(t, o.ware, o.secret)
 }
 
-// TestUnrenewedCredentialsDie mints two of each kind and renews only one (C3 to C6).
-func TestUnrenewedCredentialsDie(t *testing.T) {
+// TestUnrenewedCredentialsExpire mints two of each kind and renews only one (C3 to C6).
+func TestUnrenewedCredentialsExpire(t *testing.T) {
 	t.Parallel()
 	e := realLive(t)
 	forgotten, kept := e.oneEach(t, 5*time.Minute), e.oneEach(t, 5*time.Minute)

@@ -299,9 +299,9 @@ func (e *estate) life(t *testing.T, accessor string) time.Duration {
 	return time.Duration(left) * time.Second
 }
 
-// TestCertificateIsWhatWasAskedFor checks certificates with an X.509 library that had no part in making them, and OpenSSH
+// TestCertificateMatchesTheRequest checks certificates with an X.509 library that had no part in making them, and OpenSSH
 // certificates in the same way. Names in the signing request are not part of what was asked for (H56).
-func TestCertificateIsWhatWasAskedFor(t *testing.T) {
+func TestCertificateMatchesTheRequest(t *testing.T) {
 	e := realLive(t)
 	for _, name := range []string{"pki", "pki-key"} {
 		intent, minted, secret := e.made(t, wares(t)[name], 2*time.Minute)
@@ -332,7 +332,7 @@ func TestCertificateIsWhatWasAskedFor(t *testing.T) {
 	}
 }
 
-func TestCredentialsThatLiveUnderNothing(t *testing.T) {
+func TestSSHAndStaticCredentialsHaveNoLease(t *testing.T) {
 	e := realLive(t)
 	for _, name := range []string{"ssh", "kv", "vault-static"} {
 		t.Run(name, func(t *testing.T) {
@@ -375,8 +375,8 @@ func TestCredentialsThatLiveUnderNothing(t *testing.T) {
 	}
 }
 
-// TestVaultRefuses tries everything that Vault would refuse again: nothing stays behind.
-func TestVaultRefuses(t *testing.T) {
+// TestRefusedMintLeavesNothing tries everything that Vault would refuse again: nothing stays behind.
+func TestRefusedMintLeavesNothing(t *testing.T) {
 	e := realLive(t)
 	e.write(t, "sys/policies/acl/brevet-scope.test.nowhere", map[string]any{"policy": `path "database/creds/nowhere" { capabilities = ["read"] }`})
 	e.write(t, "sys/mounts/plain", map[string]any{"type": "kv"})

@@ -81,9 +81,9 @@ func outcome(t *testing.T, m *mint.Minter, intent broker.Intent) (*broker.Lost, 
 	return lost, err
 }
 
-// TestTokensThatWereNotOrdered is H70 for the token that a credential lives under (I7): it is revoked, and never used to read
+// TestUnexpectedVaultTokenIsRevoked is H70 for the token that a credential lives under (I7): it is revoked, and never used to read
 // anything.
-func TestTokensThatWereNotOrdered(t *testing.T) {
+func TestUnexpectedVaultTokenIsRevoked(t *testing.T) {
 	for name, change := range map[string]map[string]any{
 		"another policy":    {"policies": []string{"brevet-scope.test.other"}},
 		"one policy more":   {"policies": []string{"brevet-scope.test.database", "root"}},
@@ -120,8 +120,8 @@ func TestTokensThatWereNotOrdered(t *testing.T) {
 	}
 }
 
-// TestAnswersToAGrant is H69 at both calls of a mint: what was made is revoked, or reported as lost.
-func TestAnswersToAGrant(t *testing.T) {
+// TestInvalidGrantResponseIsRevokedOrLost is H69 at both calls of a mint: what was made is revoked, or reported as lost.
+func TestInvalidGrantResponseIsRevokedOrLost(t *testing.T) {
 	lies := map[string]http.HandlerFunc{
 		"sealed":           says(503, `{"errors":["Vault is sealed"]}`),
 		"internal error":   says(500, `{"errors":["boom"]}`),
@@ -169,8 +169,8 @@ func TestAnswersToAGrant(t *testing.T) {
 	}
 }
 
-// TestGrantCutAtEachByte ends the connection after various bytes of a good answer.
-func TestGrantCutAtEachByte(t *testing.T) {
+// TestTruncatedGrantResponseIsReportedLost ends the connection after various bytes of a good answer.
+func TestTruncatedGrantResponseIsReportedLost(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
 	for path, body := range map[string]any{createPath: map[string]any{"auth": wrapper()}, drawPath: loginAnswer()} {
@@ -193,8 +193,8 @@ func TestGrantCutAtEachByte(t *testing.T) {
 	}
 }
 
-// TestLoginsThatWereNotOrdered is I7 for a database: the lease is revoked before its token.
-func TestLoginsThatWereNotOrdered(t *testing.T) {
+// TestUnexpectedDatabaseLoginIsRevoked is I7 for a database: the lease is revoked before its token.
+func TestUnexpectedDatabaseLoginIsRevoked(t *testing.T) {
 	for name, change := range map[string]map[string]any{
 		"no password": {"data": map[string]any{"username": "x"}},
 		"no username": {"data": map[string]any{"password": password}},
@@ -241,8 +241,8 @@ func TestCancelledMintIsEnded(t *testing.T) {
 	}
 }
 
-// TestRefusedLoginOfTheBroker is about a 403 for the broker's own token, which a new login repairs.
-func TestRefusedLoginOfTheBroker(t *testing.T) {
+// TestForbiddenBrokerTokenLogsInAgain is about a 403 for the broker's own token, which a new login repairs.
+func TestForbiddenBrokerTokenLogsInAgain(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
 	run(t, m)
@@ -255,8 +255,8 @@ func TestRefusedLoginOfTheBroker(t *testing.T) {
 	until(t, "another login", func() bool { return v.called("auth/approle/login") == 2 })
 }
 
-// TestNothingIsDeadUntilVaultSaysSo lies about a revocation (I6).
-func TestNothingIsDeadUntilVaultSaysSo(t *testing.T) {
+// TestRevocationNeedsVaultsConfirmation lies about a revocation (I6).
+func TestRevocationNeedsVaultsConfirmation(t *testing.T) {
 	handle := broker.VaultLease{Accessor: accessor, Lease: leaseID}
 	known := func(w http.ResponseWriter, r *http.Request) {
 		var ask map[string]any
@@ -322,8 +322,8 @@ func TestTokenOutlivesItsLease(t *testing.T) {
 	}
 }
 
-// TestRenewalsThatWereNotOrdered makes Vault answer a renewal with something else (I3).
-func TestRenewalsThatWereNotOrdered(t *testing.T) {
+// TestUnexpectedRenewalIsRefused makes Vault answer a renewal with something else (I3).
+func TestUnexpectedRenewalIsRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		token, lease int
 		short        bool
@@ -393,7 +393,7 @@ type through func(*http.Request) (*http.Response, error)
 func (f through) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // An intent of an unknown kind, or without a required part, causes no call to Vault.
-func TestIntentsThatAskForNothing(t *testing.T) {
+func TestIncompleteIntentCallsNoVault(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
 	v.grants()

@@ -57,9 +57,9 @@ func echoes(status int) http.HandlerFunc {
 	}
 }
 
-// TestSignAnswersThatAreNoSignature is H69 and the cases of an unavailable Vault: each request is sent once, and the error holds
+// TestInvalidSignResponsesAreRefused is H69 and the cases of an unavailable Vault: each request is sent once, and the error holds
 // nothing but the sentinel's meaning.
-func TestSignAnswersThatAreNoSignature(t *testing.T) {
+func TestInvalidSignResponsesAreRefused(t *testing.T) {
 	rawEcho := func(w http.ResponseWriter, r *http.Request) {
 		hangsUp("HTTP/1.1 "+r.Header.Get("X-Vault-Token")+"\r\n"+r.Header.Get("X-Vault-Token")+"\r\n\r\n")(w, r)
 	}
@@ -140,8 +140,8 @@ func holdsNoSecret(t *testing.T, text string) {
 	}
 }
 
-// TestSignaturesThatWereNotOrdered is H70: an answer with a signature that is not exactly the one ordered.
-func TestSignaturesThatWereNotOrdered(t *testing.T) {
+// TestUnexpectedSignaturesAreRefused is H70: an answer with a signature that is not exactly the one ordered.
+func TestUnexpectedSignaturesAreRefused(t *testing.T) {
 	first, second := p256(t), p256(t)
 	good := base64.RawURLEncoding.EncodeToString(signWith(first, []byte(input)))
 	sum := sha256.Sum256([]byte(input))
@@ -220,8 +220,8 @@ func flip(signature string) string {
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// TestAnswerCutAtEachByte ends the connection after every possible byte of a good answer.
-func TestAnswerCutAtEachByte(t *testing.T) {
+// TestTruncatedSignResponseIsRefused ends the connection after every possible byte of a good answer.
+func TestTruncatedSignResponseIsRefused(t *testing.T) {
 	key := edward(t)
 	v := newImpostor(t, key)
 	m := open(t, knock(t, v.URL))
@@ -294,7 +294,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
-func TestNothingIsAskedForAVersionThatIsGone(t *testing.T) {
+func TestUnknownKeyVersionSignsNothing(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
 	key, err := m.Key()
@@ -335,7 +335,7 @@ func TestEmptyOrderMintsNothing(t *testing.T) {
 	}
 }
 
-func TestKeysThatMustNotSign(t *testing.T) {
+func TestUnsuitableKeysDoNotSign(t *testing.T) {
 	type change = map[string]any
 	for name, tc := range map[string]struct {
 		change change

@@ -136,8 +136,8 @@ func sandbox(t *testing.T) attest.Identity {
 	return who
 }
 
-// TestMintedTokenIsTheIntent signs a real order with the real Vault, with each algorithm.
-func TestMintedTokenIsTheIntent(t *testing.T) {
+// TestMintedTokenMatchesTheIntent signs a real order with the real Vault, with each algorithm.
+func TestMintedTokenMatchesTheIntent(t *testing.T) {
 	a := realVault(t)
 	for _, kind := range []string{"ecdsa-p256", "ed25519"} {
 		t.Run(kind, func(t *testing.T) {
@@ -173,8 +173,8 @@ func TestMintedTokenIsTheIntent(t *testing.T) {
 	}
 }
 
-// TestMintReleasesNothingElse lies about the signature of a real order (I7).
-func TestMintReleasesNothingElse(t *testing.T) {
+// TestMintReleasesOnlyTheIntendedToken lies about the signature of a real order (I7).
+func TestMintReleasesOnlyTheIntendedToken(t *testing.T) {
 	key := p256(t)
 	answer := func(sign func(text []byte) []byte) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {

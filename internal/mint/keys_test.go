@@ -20,7 +20,7 @@ func decode(t *testing.T, text string) []byte {
 	return raw
 }
 
-func TestSigningInputHoldsTheIntentToItself(t *testing.T) {
+func TestInconsistentIntentIsNotSigned(t *testing.T) {
 	claims := []byte(`{"aud":"https://gateway.acme.example","exp":1,"text":"<&>"}`)
 	key := broker.Key{ID: "kid-1", Algorithm: "ES256", Version: 3}
 	good := broker.Intent{
@@ -64,7 +64,7 @@ func TestSigningInputHoldsTheIntentToItself(t *testing.T) {
 	}
 }
 
-func TestClipTakesOutWhatCouldBeASecret(t *testing.T) {
+func TestClipRedactsSecrets(t *testing.T) {
 	for in, want := range map[string]string{
 		"permission denied":                          "permission denied",
 		"1 error occurred:\n\t* permission denied\n": "1 error occurred: * permission denied",

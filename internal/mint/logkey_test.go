@@ -51,7 +51,7 @@ func TestLogKeySignsCheckpoints(t *testing.T) {
 }
 
 // While Vault is unavailable nothing is signed, and existing signatures can still be verified.
-func TestLogKeyWhileVaultIsAway(t *testing.T) {
+func TestLogKeyVerifiesDuringAVaultOutage(t *testing.T) {
 	a := realVault(t)
 	a.key(t, "away", "ecdsa-p256")
 	a.write(t, "transit/keys/away-log", map[string]any{"type": "ed25519"})
@@ -75,7 +75,7 @@ func TestLogKeyWhileVaultIsAway(t *testing.T) {
 	}
 }
 
-func TestLogKeysThatMustNotSign(t *testing.T) {
+func TestUnsuitableLogKeysDoNotSign(t *testing.T) {
 	a := realVault(t)
 	for name, kind := range map[string]map[string]any{
 		"missing":    nil,

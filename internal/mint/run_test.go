@@ -103,7 +103,7 @@ func TestRefusedTokenLogsInOnce(t *testing.T) {
 }
 
 // A login does not repair a policy that forbids signing: it must not cause a flood of logins.
-func TestRefusalsThatALoginDoesNotMend(t *testing.T) {
+func TestForbiddenSigningTriggersNoLogin(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
 	key, err := m.Key()
@@ -206,7 +206,7 @@ func TestJWTLoginTakesAFreshTokenEachTime(t *testing.T) {
 	}
 }
 
-func TestKeyGrowsStaleAndJWKSDoesNot(t *testing.T) {
+func TestStaleKeyStaysInTheJWKS(t *testing.T) {
 	v := newImpostor(t, p256(t), p256(t))
 	turned := &clock{now: epoch}
 	cfg := knock(t, v.URL)
@@ -228,7 +228,7 @@ func TestKeyGrowsStaleAndJWKSDoesNot(t *testing.T) {
 	}
 }
 
-func TestKeyThatTurnsUnfitStopsSigning(t *testing.T) {
+func TestKeyThatBecomesExportableStopsSigning(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	cfg := knock(t, v.URL)
 	cfg.Refresh = 20 * time.Millisecond
@@ -257,7 +257,7 @@ func TestKeyThatTurnsUnfitStopsSigning(t *testing.T) {
 	}
 }
 
-func TestFaultShowsAtOnceAndEndsByItself(t *testing.T) {
+func TestVaultFaultClearsOnRecovery(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	cfg := knock(t, v.URL)
 	cfg.Refresh = 50 * time.Millisecond

@@ -34,8 +34,8 @@ func hold(v *impostor, answer func(inputs []string) any) *held {
 	return h
 }
 
-// TestWhatQueuesSharesARequest: each caller gets the signature of its own text.
-func TestWhatQueuesSharesARequest(t *testing.T) {
+// TestQueuedSignaturesShareARequest: each caller gets the signature of its own text.
+func TestQueuedSignaturesShareARequest(t *testing.T) {
 	private := p256(t)
 	v := newImpostor(t, private)
 	m := open(t, knock(t, v.URL))
@@ -73,8 +73,8 @@ func TestWhatQueuesSharesARequest(t *testing.T) {
 	}
 }
 
-// TestOneRefusedTextHarmsNoOther, and neither do signatures in another order than the texts: no caller gets a wrong one.
-func TestOneRefusedTextHarmsNoOther(t *testing.T) {
+// TestRefusedTextFailsAlone: no caller gets a wrong signature, even if Vault returns them in another order than the texts.
+func TestRefusedTextFailsAlone(t *testing.T) {
 	private := p256(t)
 	good := func(digest string) map[string]any {
 		return map[string]any{"signature": "vault:v1:" + base64.RawURLEncoding.EncodeToString(signSent(private, []byte(digest)))}
@@ -130,8 +130,8 @@ func TestOneRefusedTextHarmsNoOther(t *testing.T) {
 	}
 }
 
-// TestWhoHasGoneIsNotSigned: a text whose caller has given up while it was queued never reaches Vault.
-func TestWhoHasGoneIsNotSigned(t *testing.T) {
+// TestAbandonedTextIsNotSigned: a text whose caller has given up while it was queued never reaches Vault.
+func TestAbandonedTextIsNotSigned(t *testing.T) {
 	private := p256(t)
 	v := newImpostor(t, private)
 	m := open(t, knock(t, v.URL))

@@ -80,8 +80,8 @@ func independently(t *testing.T, m *mint.Minter, token string) string {
 	return string(payload)
 }
 
-// TestPolicyIsAllThatTheBrokerMayDo tries Vault's API with a token that holds exactly Policy (T4).
-func TestPolicyIsAllThatTheBrokerMayDo(t *testing.T) {
+// TestVaultPolicyAllowsNothingElse tries Vault's API with a token that holds exactly Policy (T4).
+func TestVaultPolicyAllowsNothingElse(t *testing.T) {
 	a := realVault(t)
 	a.key(t, "walk", "ecdsa-p256")
 	a.key(t, "walk2", "ecdsa-p256")
@@ -497,7 +497,7 @@ func kids(t *testing.T, m *mint.Minter) []string {
 	return out
 }
 
-func TestKeyThatIsNotThere(t *testing.T) {
+func TestMissingOrUnsuitableKeyPreventsStart(t *testing.T) {
 	a := realVault(t)
 	a.write(t, "transit/keys/rsa", map[string]any{"type": "rsa-2048"})
 	a.write(t, "transit/keys/open", map[string]any{"type": "ed25519", "exportable": true})

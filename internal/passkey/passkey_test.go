@@ -45,7 +45,7 @@ func registered(t testing.TB, a *testkit.Authenticator) passkey.Key {
 	return key
 }
 
-func TestWhatAPasskeySignsVerifies(t *testing.T) {
+func TestPasskeySignatureVerifies(t *testing.T) {
 	for name, maker := range makers {
 		a := maker(t, site, origin)
 		a.Count = 7
@@ -94,7 +94,7 @@ var lies = map[string]lie{
 	"an answer of another kind": {func(a *testkit.Authenticator) { a.Create, a.Get = a.Get, a.Create }, passkey.ErrCeremony},
 }
 
-func TestOtherAnswersAreRefused(t *testing.T) {
+func TestInvalidAuthenticatorResponsesAreRefused(t *testing.T) {
 	for made, maker := range makers {
 		for name, l := range lies {
 			a, c := maker(t, site, origin), challenge(t)
@@ -119,7 +119,7 @@ func verify(t testing.TB, key passkey.Key, answer, challenge []byte, rp passkey.
 	return passkey.Verify(key, a, challenge, rp)
 }
 
-func TestAnAssertionIsGoodForOneChallengeAndOneKey(t *testing.T) {
+func TestAssertionIsForOneChallengeAndKey(t *testing.T) {
 	for name, maker := range makers {
 		a, b := maker(t, site, origin), maker(t, site, origin)
 		mine, other := registered(t, a), registered(t, b)
@@ -161,7 +161,7 @@ func TestAnAssertionIsGoodForOneChallengeAndOneKey(t *testing.T) {
 }
 
 // No character of a recorded assertion can change, except for padding bits.
-func TestNoCharacterOfAnAssertionCanChange(t *testing.T) {
+func TestModifiedAssertionIsRefused(t *testing.T) {
 	for name, maker := range makers {
 		a, c := maker(t, site, origin), challenge(t)
 		key := registered(t, a)
@@ -182,7 +182,7 @@ func TestNoCharacterOfAnAssertionCanChange(t *testing.T) {
 	}
 }
 
-func TestNoAnswersAreRefused(t *testing.T) {
+func TestMalformedAuthenticatorResponsesAreRefused(t *testing.T) {
 	a, c := testkit.NewAuthenticator(t, site, origin), challenge(t)
 	for _, answer := range []string{
 		"", "null", "{}", "[]", `{"id":"AA","rawId":"AA","type":"public-key"}`,
@@ -200,7 +200,7 @@ func TestNoAnswersAreRefused(t *testing.T) {
 }
 
 // A public key with two encodings could be registered twice.
-func TestAKeyIsWrittenInOneWay(t *testing.T) {
+func TestPublicKeyHasOneEncoding(t *testing.T) {
 	for name, maker := range makers {
 		a, c := maker(t, site, origin), challenge(t)
 		key := registered(t, a)

@@ -37,7 +37,7 @@ func TestDelegatorRefuses(t *testing.T) {
 }
 
 // A login token is no delegation token, and a delegation token is no login token.
-func TestLoginsAndDelegationsAreApart(t *testing.T) {
+func TestLoginTokenIsNotADelegationToken(t *testing.T) {
 	w := newWorld(t)
 	v := w.verifier(t, func(cfg *people.Config) { cfg.Delegations = []string{"agents", "more"} })
 	login := w.token(t, w.claims())

@@ -39,7 +39,7 @@ func TestKeysAreFetchedOnce(t *testing.T) {
 }
 
 // A new key costs one fetch. A flood of unknown keys costs one fetch per five seconds.
-func TestUnknownKeysAreNoFlood(t *testing.T) {
+func TestUnknownKeyFetchesAreRateLimited(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.Identify(t.Context(), w.token(t, w.claims())); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestProviderIsDown(t *testing.T) {
 }
 
 // A bad response from the provider is never worse than no response.
-func TestProviderAnswersAnything(t *testing.T) {
+func TestBadProviderResponseIsNoWorseThanNone(t *testing.T) {
 	elsewhere := newWorld(t)
 	at := func(path string, answer http.HandlerFunc) func(*world) http.HandlerFunc {
 		return func(w *world) http.HandlerFunc {
@@ -212,7 +212,7 @@ func say(text string) http.HandlerFunc {
 }
 
 // A key that is listed twice is one key, and keys for other purposes are ignored.
-func TestKeySetsWithMore(t *testing.T) {
+func TestDuplicateAndUnrelatedKeysAreIgnored(t *testing.T) {
 	w := newWorld(t)
 	w.set(nil, w.keys[0], w.keys[0], jose.JSONWebKey{Key: ecKey(t, elliptic.P384()).Public(), KeyID: "k3"},
 		jose.JSONWebKey{Key: rsaKey(t, 2048).Public(), KeyID: "k1", Use: "enc"})
@@ -222,7 +222,7 @@ func TestKeySetsWithMore(t *testing.T) {
 }
 
 // Keys of an https issuer are never fetched over plain HTTP.
-func TestKeysStayWithinTLS(t *testing.T) {
+func TestKeysAreFetchedOverTLSOnly(t *testing.T) {
 	plain := newWorld(t)
 	var issuer string
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
@@ -239,7 +239,7 @@ func TestKeysStayWithinTLS(t *testing.T) {
 }
 
 // A caller that stops waiting ends neither the fetch nor the wait of other callers.
-func TestCallersLeave(t *testing.T) {
+func TestCancelledCallerDoesNotEndTheFetch(t *testing.T) {
 	w := newWorld(t)
 	asked, answer := make(chan struct{}, 1), make(chan struct{})
 	w.set(func(rw http.ResponseWriter, r *http.Request) {

@@ -85,7 +85,7 @@ func TestOwns(t *testing.T) {
 }
 
 // Two accounts with the same handle both count as the owner, so neither approves for the other.
-func TestAccountsOfOneHandle(t *testing.T) {
+func TestAccountsWithOneHandleAreAllOwners(t *testing.T) {
 	w, o := newWorld(t), owners(t, "spiffe://acme.test/users/{owner}/**")
 	ids := map[string]bool{}
 	for sub, handle := range map[string]string{"1": "alice", "2": "alice", "3": "Alice@acme.test"} {

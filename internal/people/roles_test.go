@@ -84,7 +84,7 @@ func TestWithin(t *testing.T) {
 }
 
 // Later changes to the caller's rules have no effect.
-func TestRulesAreTheirOwn(t *testing.T) {
+func TestRulesAreCopied(t *testing.T) {
 	given := []people.Rule{{Role: people.RoleAdmin, Group: "a", Within: []string{"spiffe://acme.test/x"}}}
 	r, err := people.NewRules(given)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // H95: a caller over its rate has to wait, and the other callers do not.
-func TestEachHasTheirOwn(t *testing.T) {
+func TestEachCallerHasItsOwnLimit(t *testing.T) {
 	p, now := ratelimit.New(1, 2), time.Unix(1_800_000_000, 0)
 	for i, want := range []bool{true, true, false} {
 		if got := p.Allow("alice", now); got != want {
@@ -27,7 +27,7 @@ func TestEachHasTheirOwn(t *testing.T) {
 
 // Names that anybody can invent take a bounded amount of memory, and reset nobody who keeps calling. A caller that stopped calling is
 // forgotten.
-func TestInventedNamesResetNobody(t *testing.T) {
+func TestInventedNamesResetNoLimit(t *testing.T) {
 	p, now := ratelimit.New(1, 1), time.Unix(1_800_000_000, 0)
 	p.Allow("alice", now)
 	p.Allow("bob", now)

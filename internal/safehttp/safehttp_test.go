@@ -8,7 +8,7 @@ import (
 )
 
 // H96: addresses that a server must not call.
-func TestAddressesThatAreNotCalled(t *testing.T) {
+func TestForbiddenAddressesAreRefused(t *testing.T) {
 	for _, addr := range []string{
 		"169.254.169.254", "127.0.0.1", "127.9.9.9", "10.0.0.1", "172.16.0.1", "192.168.1.1", "0.0.0.0", "0.1.2.3", "100.64.0.1",
 		"192.0.0.8", "192.0.2.1", "198.18.0.1", "198.51.100.7", "203.0.113.9", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255",

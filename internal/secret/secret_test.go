@@ -11,7 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-func TestTextShowsNothing(t *testing.T) {
+func TestSecretIsNeverPrinted(t *testing.T) {
 	text := secret.New("hvs.CANARY")
 	encoded, err := json.Marshal(map[string]any{"a": text, "b": &text, "c": []secret.Text{text}})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // Package people accepts the ID tokens that a certified provider signs.
-func TestProviderProvesPeople(t *testing.T) {
+func TestProviderTokensAreAccepted(t *testing.T) {
 	provider := testkit.Provider(t)
 	verifier, err := people.New(people.Config{Issuer: provider.Issuer, ClientID: provider.ClientID, Now: time.Now})
 	if err != nil {

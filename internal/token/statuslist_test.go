@@ -88,7 +88,7 @@ func TestStatusListsAgreeWithTheDraft(t *testing.T) {
 	}
 }
 
-func TestStatusListsThatSayNothing(t *testing.T) {
+func TestInvalidStatusListsAreRefused(t *testing.T) {
 	a := newAuthority(t)
 	v := a.verifier(gateway)
 	pack := func(bits []byte) string {

@@ -462,7 +462,7 @@ func BenchmarkVerify(b *testing.B) {
 }
 
 // A cached signature does not bypass checks of what may have changed since: the time and the keys.
-func TestWhatIsRememberedIsLookedAtAgain(t *testing.T) {
+func TestCachedSignatureIsCheckedAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(a *authority, clock *time.Time)
 		want   error

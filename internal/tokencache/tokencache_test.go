@@ -28,7 +28,7 @@ func TestElapsedByEitherClock(t *testing.T) {
 
 // I13: the answer of a caller that asked before a token's end, and caches it after another caller has learned of the end,
 // does not make the token active again.
-func TestLateAnswerDoesNotTakeAnEndBack(t *testing.T) {
+func TestLateAnswerDoesNotReviveAnEndedToken(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	c := tokencache.New(func() time.Time { return now })
@@ -45,7 +45,7 @@ func TestLateAnswerDoesNotTakeAnEndBack(t *testing.T) {
 	}
 }
 
-func TestMemoryIsBounded(t *testing.T) {
+func TestCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	c := tokencache.New(time.Now)
 	for i := range 3 * tokencache.MostCached {

@@ -27,7 +27,7 @@ var issueRules = []scopes.Egress{
 
 var issueParams = map[string]any{"repo": "acme/api", "n": json.Number("7")}
 
-func TestCallsThatPass(t *testing.T) {
+func TestMatchingCallsAreAllowed(t *testing.T) {
 	for _, call := range []egressrule.Call{
 		{"GET", "api.github.com", "/repos/acme/api/issues"},
 		{"GET", "API.GitHub.com:443", "/repos/acme/api/issues?state=../../x&y=%2f"},
@@ -60,7 +60,7 @@ const (
 	foreign  = "the path has an escape that is not UTF-8, or is a non-ASCII character other than a letter, mark or digit"
 )
 
-func TestCallsThatDoNotPass(t *testing.T) {
+func TestOtherCallsAreRefused(t *testing.T) {
 	issues := "/repos/acme/api/issues"
 	for _, tt := range []struct {
 		call egressrule.Call
@@ -132,7 +132,7 @@ func TestCallsThatDoNotPass(t *testing.T) {
 }
 
 // A parameter that no decision could have accepted opens no path, not even a path that contains it literally.
-func TestParametersThatAreNone(t *testing.T) {
+func TestInvalidParametersAllowNoPath(t *testing.T) {
 	rules := []scopes.Egress{{Hosts: []string{"a.example"}, Methods: []string{"GET"}, Paths: []string{"/x/{p}/{q}"}}}
 	for name, tt := range map[string]struct {
 		params map[string]any
@@ -205,7 +205,7 @@ var pieces = []string{
 }
 
 // H47: an allowed path has the same structure after any normalisation.
-func TestPathsThatPassHaveOneReading(t *testing.T) {
+func TestAllowedPathsAreUnambiguous(t *testing.T) {
 	passed := 0
 	rapid.Check(t, func(t *rapid.T) {
 		sent := "/" + strings.Join(rapid.SliceOfN(rapid.SampledFrom(pieces), 0, 8).Draw(t, "path"), "")
@@ -220,7 +220,7 @@ func TestPathsThatPassHaveOneReading(t *testing.T) {
 }
 
 // A call that a rule with a parameter allows has exactly that value in exactly that place.
-func TestParametersHoldTheirPlace(t *testing.T) {
+func TestParameterMatchesExactlyItsSegment(t *testing.T) {
 	values := []string{"acme/api", "acme", "api", "acme/api/issues", "a/b/c", "a.git", "x"}
 	rules := []scopes.Egress{{Hosts: []string{"a.example"}, Methods: []string{"GET"}, Paths: []string{"/r/{p}/issues/*"}}}
 	passed := 0

@@ -87,7 +87,7 @@ func TestRoutes(t *testing.T) {
 }
 
 // Allowed accepts everything that Find returns, and Find finds parameters for every call that some parameters allow.
-func TestRoutesAreWhatIsAllowed(t *testing.T) {
+func TestRoutesAgreeWithAllowed(t *testing.T) {
 	words := rapid.SampledFrom([]string{"repos", "acme", "api", "issues", "7", "a.git", "..", "%2e", "", "x/y"})
 	r := router(t, routed, issueTypes)
 	rapid.Check(t, func(rt *rapid.T) {

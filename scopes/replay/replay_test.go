@@ -141,7 +141,7 @@ func drawRecorded(t *rapid.T, c *scopes.Catalogue) (replay.Recorded, scopes.Subj
 }
 
 // Memory and views change no answer: the counts equal those of deciding each request separately.
-func TestReplayIsDeciding(t *testing.T) {
+func TestReplayAgreesWithDecide(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		was, draft := testscopes.MustLoad(t, testscopes.DrawPolicies(t)), testscopes.MustLoad(t, testscopes.DrawPolicies(t))
 		r := replay.New(draft)
@@ -338,7 +338,7 @@ func benchmarkDecision(i, kind int) replay.Recorded {
 }
 
 // A draft is evaluated with the groups at the time of the record only.
-func TestReplayGoesByThePerson(t *testing.T) {
+func TestReplayUsesTheRecordedGroups(t *testing.T) {
 	draft := testscopes.Load(t, testscopes.Scopes, `@id("sre") permit (principal, action, resource) when { context has user && context.user.groups.contains("sre") };`)
 	ann := func(groups ...string) *scopes.User {
 		return &scopes.User{ID: "https://idp.example#ann", Groups: groups, Until: testscopes.Noon.Add(2*time.Minute + 999*time.Millisecond)}

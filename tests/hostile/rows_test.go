@@ -77,7 +77,7 @@ func (r row) run(t *testing.T, w *world) {
 }
 
 // The rows have the numbers of the list, each once and in order.
-func TestRowsAreAll(t *testing.T) {
+func TestRowsAreNumberedInOrder(t *testing.T) {
 	var got, want []string
 	for _, g := range groups() {
 		for _, r := range g.rows {

@@ -97,7 +97,7 @@ func TestLicences(t *testing.T) {
 }
 
 // A licence that forbids what we do is seen, whatever else stands beside it, and so is one that nobody knows.
-func TestLicencesThatMayNotShip(t *testing.T) {
+func TestLicencesThatForbidDistributionAreFound(t *testing.T) {
 	const mit = "Permission is hereby granted, free of charge, to any person obtaining a copy\n"
 	for text, want := range map[string]string{
 		"":                              "no licence that is known",

@@ -82,8 +82,8 @@ func verified(t *testing.T, folder string) (leaf *x509.Certificate, authorities 
 	return pair.Leaf, bytes.Count(bundle, []byte("BEGIN CERTIFICATE"))
 }
 
-// TestEnvironmentHasNamesOfItsOwn checks that the allowed names are exactly the printed ones.
-func TestEnvironmentHasNamesOfItsOwn(t *testing.T) {
+// TestAllowedVariablesAreThePrintedOnes checks that the allowed names are exactly the printed ones.
+func TestAllowedVariablesAreThePrintedOnes(t *testing.T) {
 	t.Parallel()
 	var names []string
 	for _, pair := range (&Stack{Stack: &devstack.Stack{Postgres: &devstack.Postgres{}}, People: &devstack.Provider{}}).Environment("research") {

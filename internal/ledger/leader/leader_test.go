@@ -92,7 +92,7 @@ func depose(t *testing.T, owner *pgx.Conn) {
 	}
 }
 
-func TestOneLeads(t *testing.T) {
+func TestOneReplicaLeads(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -170,7 +170,7 @@ func TestOldEntriesAreDropped(t *testing.T) {
 }
 
 // Approvals stay with what was issued for them, on both sides of a partition's border.
-func TestApprovalsStayWithWhatTheyAreFor(t *testing.T) {
+func TestApprovalsAreKeptWithTheirIssuances(t *testing.T) {
 	t.Parallel()
 	start := moment()
 	var asked, unused broker.Record
@@ -236,7 +236,7 @@ func left(t *testing.T, db *testkit.DB) (n int64) {
 
 // A partition stays if something in it may still be alive, or if it is not old, sealed and hashed. So do all partitions
 // after it.
-func TestWhatStays(t *testing.T) {
+func TestPartitionsWithLiveRecordsAreKept(t *testing.T) {
 	t.Parallel()
 	start := moment()
 	leased := dynamic("database", old)

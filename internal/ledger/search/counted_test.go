@@ -19,7 +19,7 @@ const longestLook = 200 * time.Millisecond
 
 // Queries for live credentials, recent records and the ledger's status are fast and delay no one, however much was recorded
 // before.
-func TestLooksAreFast(t *testing.T) {
+func TestLiveQueriesAreFast(t *testing.T) {
 	const pace = 360 * time.Millisecond // so that ten thousand credentials are live
 	db := testkit.NewDB(t)
 	quiet := func(string, ...any) {}

@@ -94,7 +94,7 @@ func TestLiveCounts(t *testing.T) {
 }
 
 // LiveCounts names the largest groups and counts all credentials.
-func TestCensusNamesTheLargest(t *testing.T) {
+func TestLiveCountsNameTheLargestGroups(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	if err := devstack.FillAt(t.Context(), time.Second, db.AdminURL, 0, 20000, func(string, ...any) {}); err != nil {

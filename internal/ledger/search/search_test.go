@@ -240,7 +240,7 @@ func TestPagesTurnBothWays(t *testing.T) {
 }
 
 // A search that takes too long fails with another error than one on an unavailable database.
-func TestSearchesAreGivenUp(t *testing.T) {
+func TestSlowSearchTimesOut(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
@@ -266,7 +266,7 @@ func TestSearchesAreGivenUp(t *testing.T) {
 }
 
 // Searches with a separate auditor's login see what the broker's login sees, and can only read.
-func TestSearchesAsAuditors(t *testing.T) {
+func TestAuditorLoginSearchesReadOnly(t *testing.T) {
 	t.Parallel()
 	start := moment()
 	db := testkit.NewDB(t)

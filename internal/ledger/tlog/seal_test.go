@@ -68,7 +68,7 @@ func checkpoints(t *testing.T, db *testkit.DB) []checkpointRow {
 	return all
 }
 
-func TestCheckpointsAreOfTheTreeOverTheEntries(t *testing.T) {
+func TestCheckpointsCoverTheEntryTree(t *testing.T) {
 	t.Parallel()
 	db, n := testkit.NewDB(t), newNotary(t)
 	l := db.Ledger(t)
@@ -101,7 +101,7 @@ func TestCheckpointsAreOfTheTreeOverTheEntries(t *testing.T) {
 	}
 }
 
-func TestReplicasSignOneLineOfCheckpoints(t *testing.T) {
+func TestReplicasSignOneCheckpointSequence(t *testing.T) {
 	t.Parallel()
 	db, n := testkit.NewDB(t), newNotary(t)
 	replicas := []*ledger.Ledger{db.Ledger(t), db.Ledger(t), db.Ledger(t)}
@@ -138,7 +138,7 @@ func TestReplicasSignOneLineOfCheckpoints(t *testing.T) {
 }
 
 // If the key is lost, or the log gets another name, nothing is appended until the earlier key is configured.
-func TestALogGoesOnUnderAnotherKey(t *testing.T) {
+func TestLogContinuesUnderANewKey(t *testing.T) {
 	t.Parallel()
 	for name, next := range map[string]notary{"another key": testkit.NewNotary(t, origin), "another name": testkit.NewNotary(t, "brevet.test/new")} {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestALogGoesOnUnderAnotherKey(t *testing.T) {
 	}
 }
 
-func TestTheDatabaseKeepsTheTree(t *testing.T) {
+func TestCheckpointsCannotBeForgedOrChanged(t *testing.T) {
 	t.Parallel()
 	db, n := testkit.NewDB(t), newNotary(t)
 	l := db.Ledger(t)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-func TestGrowthIsProven(t *testing.T) {
+func TestConsistencyProofVerifies(t *testing.T) {
 	t.Parallel()
 	db, n := testkit.NewDB(t), newNotary(t)
 	l := db.Ledger(t)

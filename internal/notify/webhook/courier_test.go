@@ -14,7 +14,7 @@ import (
 )
 
 // Two replicas deliver to each webhook all its notices, in order and once.
-func TestEachEventIsToldOnce(t *testing.T) {
+func TestEachNoticeIsDeliveredOnce(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	second := s.Replica(t)
@@ -92,7 +92,7 @@ func TestRetries(t *testing.T) {
 }
 
 // A break-glass approval is announced at the first vote and when it is approved.
-func TestABrokenGlassIsTold(t *testing.T) {
+func TestBreakGlassIsAnnounced(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	second := s.Replica(t)
@@ -127,7 +127,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 // A crash loses no notice. A notice that was being delivered is delivered again.
-func TestNothingIsLostInACrash(t *testing.T) {
+func TestCrashLosesNoNotice(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	r := newReceiver(t, nil)
@@ -163,7 +163,7 @@ func TestNothingIsLostInACrash(t *testing.T) {
 }
 
 // Events during an interruption are delivered later, and a replica that stops releases its lease immediately.
-func TestAReplicaThatGoes(t *testing.T) {
+func TestStoppedReplicaReleasesItsLease(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	r := newReceiver(t, nil)

@@ -21,7 +21,7 @@ import (
 )
 
 // H96: configurations that are refused.
-func TestWebhooksThatAreRefused(t *testing.T) {
+func TestInvalidWebhooksAreRefused(t *testing.T) {
 	t.Parallel()
 	sound := webhook.Spec{
 		Name: "one", Target: safehttp.Target{URL: secret.New("https://hooks.example/x")}, Secret: secret.New(whsec),
@@ -101,7 +101,7 @@ func names(t *testing.T, asked *atomic.Int32) *net.Resolver {
 
 // H96: whatever a name resolves to, the client never connects to an address that is not allowed, and no redirect leads
 // there.
-func TestCallsThatAreNotMade(t *testing.T) {
+func TestForbiddenAddressesAreNotDialled(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	var reached atomic.Int32
@@ -148,7 +148,7 @@ func refusal(s *testkit.Stack, name, why string) bool {
 }
 
 // A webhook can use plain HTTP to a loopback address if the configuration allows it.
-func TestPlaintextIsForLoopback(t *testing.T) {
+func TestPlainHTTPIsForLoopbackOnly(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
 	got := make(chan string, 10)

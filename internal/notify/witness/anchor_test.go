@@ -57,7 +57,7 @@ func TestCheckpointsAreAppendedToAFile(t *testing.T) {
 }
 
 // The last complete checkpoint that the log has signed counts.
-func TestFilesThatAreDamaged(t *testing.T) {
+func TestDamagedAnchorFileKeepsItsLastCheckpoint(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	p.grow(t, 3)
@@ -179,7 +179,7 @@ func TestCheckpointsAreCommitted(t *testing.T) {
 	}
 }
 
-func TestGitAsksNobody(t *testing.T) {
+func TestGitNeverPrompts(t *testing.T) {
 	t.Parallel()
 	alone := t.TempDir()
 	git(t, alone, "init", "--initial-branch", "main")

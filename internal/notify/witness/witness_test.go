@@ -24,7 +24,7 @@ func cosigner(t *testing.T, w *testkit.Witness) *audit.Cosigner {
 	return key
 }
 
-func TestWitnessesCosignWhatGrows(t *testing.T) {
+func TestWitnessesCosignAGrowingLog(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	one, two := p.witness(t, "one.example/w"), p.witness(t, "two.example/w")
@@ -57,7 +57,7 @@ func TestWitnessesCosignWhatGrows(t *testing.T) {
 	}
 }
 
-func TestAWitnessThatHangsKeepsNobodyWaiting(t *testing.T) {
+func TestHangingWitnessDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	hanging, sound := p.witness(t, "one.example/w"), p.witness(t, "two.example/w")
@@ -78,7 +78,7 @@ func TestAWitnessThatHangsKeepsNobodyWaiting(t *testing.T) {
 }
 
 // A failure is logged when it begins and when it ends, and counted each time.
-func TestFailuresBeginAndEnd(t *testing.T) {
+func TestWitnessFailureIsLoggedAtStartAndEnd(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	w, other := p.witness(t, "one.example/w"), p.witness(t, "two.example/w")
@@ -152,7 +152,7 @@ func TestSplitViews(t *testing.T) {
 	}
 }
 
-func TestOneReplicaCarriesAtATime(t *testing.T) {
+func TestOneReplicaServesAWitnessAtATime(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	w := p.witness(t, "one.example/w")
@@ -171,7 +171,7 @@ func TestOneReplicaCarriesAtATime(t *testing.T) {
 	eventually(t, "cosignature by the second replica", func() bool { return second.size("w0") == 3 })
 }
 
-func TestWitnessesThatAreRefused(t *testing.T) {
+func TestInvalidWitnessesAreRefused(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	w := p.witness(t, "one.example/w")
