@@ -131,7 +131,7 @@ faults: ready ## Break replicas, Vault and PostgreSQL at every crash point; writ
 	$(GO) test -c -o bin/faults.test ./tests/faults
 	cd tests/faults && ../../bin/faults.test -test.timeout 90m -test.parallel 64 -all -issuances 10000 -kill-every 20s -matrix ../../docs/faults.md
 
-OAUTH := Grant|Introspection|Tokens|Revoking|ResponsesAreUniform|OneShot|Exchange|Metadata|ClientCredentials|Curl|KindOfToken|Proof|Key|TestCheck|TestNginx|Jose|StatusList
+OAUTH := Grant|Introspection|Tokens|Revoking|ResponsesAreUniform|OneShot|Exchange|Metadata|ClientCredentials|Curl|KindOfToken|Proof|Key|TestCheck|ParseObject|TestNginx|Jose|StatusList
 .PHONY: conformance
 conformance: ready ## Hold the OAuth API to its specifications, with clients and verifiers of other projects (minutes)
 	{ $(GO) test -json -count=1 ./internal/jws ./internal/token ./internal/dpop; $(GO) test -json -count=1 -timeout 20m -run '$(OAUTH)' ./internal/httpapi; } | awk -f tools/count.awk
