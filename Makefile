@@ -43,7 +43,8 @@ test: ready ## Run the tests of all packages against real servers (minutes)
 
 .PHONY: race
 race: ready ## Run the tests of concurrent packages with the race detector (needs a C compiler; minutes)
-	$(GO) test -json -race -p 3 -shuffle=on -count=1 -timeout 60m -skip '$(BROWSER)|$(SPEED)' $(RACE) | awk -f tools/count.awk
+	$(GO) test -json -race -p 3 -shuffle=on -count=1 -timeout 60m -skip '$(BROWSER)|$(SPEED)' \
+		$$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(RACE)) | awk -f tools/count.awk
 
 .PHONY: check
 check: ## Lint; check that generated code and module files are current
