@@ -255,7 +255,7 @@ func TestConcurrentTransitionsTakeOnePath(t *testing.T) {
 func TestQueuedTransitionsHappenInOrder(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
-	l := db.Ledger(t)
+	l := open(t, db.BrokerURL)
 	rec := dynamic("database", nil)
 	begin(t, l, rec)
 	waiting, release := hold(t, db)
