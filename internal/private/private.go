@@ -1,6 +1,6 @@
-// Package private makes folders and sockets of the current user alone.
+// Package private creates folders and sockets that only the current user can open.
 //
-// It must never make one that another user can open, not even for a moment.
+// It must never create one that another user can open, even for a moment.
 package private
 
 import (
