@@ -18,6 +18,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/devstack/local"
 	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/hashicorp/vault/api"
 	"github.com/jackc/pgx/v5"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.yaml.in/yaml/v4"
@@ -72,6 +73,7 @@ func (p *plan) bootstrap(t *testing.T, more ...string) result {
 		"--auditor-user", p.schema + "_auditor", "--auditor-password-file", p.path("auditor-password"),
 		"--vault-address", p.vault, "--vault-token-file", p.path("root-token"), "--vault-approle-dir", p.path("approle"),
 		"--transit-mount", "transit-" + strings.ReplaceAll(p.schema, "_", "-"), "--signing-key", "tokens", "--key-type", "ed25519",
+		"--approle", p.schema, "--token-role", p.schema, // the tests share one Vault
 	}, more...)...)
 }
 
@@ -266,7 +268,7 @@ func (p *plan) configure(t *testing.T) {
 		Catalogue:    catalogue,
 		Postgres:     app.PostgresConfig{URLFile: "broker-url"},
 		Vault: app.VaultConfig{
-			Address: p.vault, TransitMount: "transit-" + strings.ReplaceAll(p.schema, "_", "-"), SigningKey: "tokens",
+			Address: p.vault, TransitMount: "transit-" + strings.ReplaceAll(p.schema, "_", "-"), SigningKey: "tokens", TokenRole: p.schema,
 			AppRole: &app.AppRoleConfig{RoleIDFile: "approle/role_id", SecretIDFile: "approle/secret_id"},
 		},
 	})
@@ -317,4 +319,31 @@ func TestBootstrapSaysWhatIsWrong(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDeploymentsShareVault checks that the bootstrap of one deployment leaves the policy of another one alone.
+func TestDeploymentsShareVault(t *testing.T) {
+	t.Parallel()
+	first, second := newPlan(t), newPlan(t)
+	first.bootstrap(t).want(t, 0)
+	before := first.policy(t)
+	second.bootstrap(t).want(t, 0)
+	if after := first.policy(t); after != before || before == "" || before == second.policy(t) {
+		t.Errorf("got the policy %q after another bootstrap, want %q", after, before)
+	}
+}
+
+// policy returns the policy of the broker's AppRole.
+func (p *plan) policy(t *testing.T) string {
+	t.Helper()
+	client, err := api.NewClient(&api.Config{Address: p.vault})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.SetToken(testkit.Devstack(t).Vault.RootToken())
+	text, err := client.Sys().GetPolicyWithContext(t.Context(), p.schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }

@@ -172,7 +172,7 @@ func (f *federation) configure(t *testing.T) {
 		Catalogue:       "catalog",
 		Postgres:        app.PostgresConfig{URLFile: "broker-url"},
 		Vault: app.VaultConfig{
-			Address: f.vault, TransitMount: "transit-" + strings.ReplaceAll(f.schema, "_", "-"), SigningKey: "tokens",
+			Address: f.vault, TransitMount: "transit-" + strings.ReplaceAll(f.schema, "_", "-"), SigningKey: "tokens", TokenRole: f.schema,
 			AppRole: &app.AppRoleConfig{RoleIDFile: "approle/role_id", SecretIDFile: "approle/secret_id"},
 		},
 	}

@@ -240,7 +240,10 @@ func run(t testing.TB, databaseURL string, statements ...string) {
 // Ledger opens a ledger on the database as the broker. It closes with the test.
 func (db *DB) Ledger(t testing.TB) *ledger.Ledger {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), ledger.Config{URL: db.BrokerURL, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	l, err := ledger.Open(t.Context(), ledger.Config{
+		URL: db.BrokerURL, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		FlushTimeout: 30 * time.Second, // for slow machines
+	})
 	if err != nil {
 		t.Fatalf("opening the ledger: %v", err)
 	}
