@@ -15,6 +15,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/internal/testkit"
@@ -245,7 +246,7 @@ func identityOf(t *testing.T, id string) attest.Identity {
 }
 
 func read() broker.Request {
-	return broker.Request{Scope: "github.issues.read", Params: map[string]any{"repo": "acme/api"}, Task: "t-1", Reason: "triage"}
+	return broker.Request{Scope: "github.issues.read", Params: map[string]any{"repo": "acme/api"}, RequestContext: scopes.RequestContext{Task: "t-1"}, Reason: "triage"}
 }
 
 func TestIssueOrdersEvents(t *testing.T) {
@@ -494,6 +495,32 @@ func TestEveryPortIsRequired(t *testing.T) {
 		remove(&cfg)
 		if _, err := broker.New(cfg); err == nil {
 			t.Errorf("a broker without %s was made", name)
+		}
+	}
+}
+
+// TestEveryContextFieldIsPartOfTheRequest checks that a request with another value in any field of its context has another digest,
+// and that approvers see the value.
+func TestEveryContextFieldIsPartOfTheRequest(t *testing.T) {
+	f := newFixture(t)
+	issue := func(field scopes.ContextField) broker.Record {
+		t.Helper()
+		req := read()
+		req.Scope = "github.issues.write"
+		req.Set(field.Name, field.Value)
+		result, err := f.Issue(t.Context(), f.who, req)
+		if err != nil || result.Record.Status != broker.StatusPending {
+			t.Fatalf("got %+v, %v, want a pending request", result, err)
+		}
+		return result.Record
+	}
+	plain := issue(scopes.ContextField{})
+	for _, field := range plain.Request.Fields() {
+		field.Value = "another"
+		got := issue(field)
+		shown, err := approval.Canonical(got.Canonical).Shown()
+		if err != nil || got.Digest == plain.Digest || !slices.Contains(shown.Fields(), field) {
+			t.Errorf("%s: got the digest %x and %+v, %v, want another digest and the value", field.Name, got.Digest, shown, err)
 		}
 	}
 }

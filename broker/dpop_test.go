@@ -11,6 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/token"
+	"github.com/brevet-dev/brevet/scopes"
 )
 
 const jkt = "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"
@@ -23,7 +24,7 @@ func (p *tape) UseProof(context.Context, dpop.Proof) error {
 // A proved key is in the record, and in the claims of credentials that can be bound to it.
 func TestTokenIsBoundToTheProvedKey(t *testing.T) {
 	f := newFixture(t)
-	ask, report := read(), broker.Request{Scope: "reports.read", Task: "t-1", JKT: jkt}
+	ask, report := read(), broker.Request{Scope: "reports.read", RequestContext: scopes.RequestContext{Task: "t-1"}, JKT: jkt}
 	ask.JKT = jkt
 	for _, req := range []broker.Request{ask, report, read()} {
 		if _, err := f.Issue(t.Context(), f.who, req); err != nil {

@@ -341,7 +341,7 @@ func bindable(req Request, d scopes.Decision) Request {
 
 func askOf(req Request) scopes.Ask {
 	return scopes.Ask{
-		Scope: req.Scope, Params: req.Params, TTL: req.TTL, Task: req.Task, CSR: req.CSR, PublicKey: req.PublicKey,
+		Scope: req.Scope, Params: req.Params, TTL: req.TTL, RequestContext: req.RequestContext, CSR: req.CSR, PublicKey: req.PublicKey,
 	}
 }
 
@@ -416,16 +416,16 @@ func userID(u *scopes.User) string {
 // requestDigest returns the same digest for two requests that ask for the same thing: the encoder sorts map keys.
 func requestDigest(req Request) ([32]byte, error) {
 	canonical, err := json.Marshal(struct {
-		Scope     string         `json:"scope"`
-		Params    map[string]any `json:"params"`
-		TTL       time.Duration  `json:"ttl"`
-		Task      string         `json:"task"`
-		Reason    string         `json:"reason"`
-		CSR       string         `json:"csr,omitempty"`
-		PublicKey string         `json:"public_key,omitempty"`
-		JKT       string         `json:"jkt,omitempty"`
-		User      string         `json:"on_behalf_of,omitempty"`
-	}{req.Scope, req.Params, req.TTL, req.Task, req.Reason, req.CSR, req.PublicKey, req.JKT, userID(req.User)})
+		Scope  string         `json:"scope"`
+		Params map[string]any `json:"params"`
+		TTL    time.Duration  `json:"ttl"`
+		scopes.RequestContext
+		Reason    string `json:"reason"`
+		CSR       string `json:"csr,omitempty"`
+		PublicKey string `json:"public_key,omitempty"`
+		JKT       string `json:"jkt,omitempty"`
+		User      string `json:"on_behalf_of,omitempty"`
+	}{req.Scope, req.Params, req.TTL, req.RequestContext, req.Reason, req.CSR, req.PublicKey, req.JKT, userID(req.User)})
 	if err != nil {
 		return [32]byte{}, fmt.Errorf("encoding the request: %w", err)
 	}
@@ -438,7 +438,7 @@ func canonical(rec Record, asks scopes.Approval) (string, error) {
 	s := approval.Shown{
 		Version: 1, Request: rec.ID, TrustDomain: rec.Subject.ID.TrustDomain().Name(), SPIFFEID: rec.Subject.ID.String(),
 		Scope: d.Scope.Name, Authority: string(d.Scope.Authority), Resource: d.Resource, Params: d.Params,
-		TTL: int64(d.TTL / time.Second), Task: rec.Request.Task, Audience: d.Scope.Credential.Audience,
+		TTL: int64(d.TTL / time.Second), RequestContext: rec.Request.RequestContext, Audience: d.Scope.Credential.Audience,
 		Catalogue: d.Catalogue, Digest: rec.Digest[:], Group: asks.Group, Quorum: asks.Quorum,
 		BreakGlass: asks.BreakGlass, Expires: rec.Expires.Unix(), JKT: rec.Request.JKT, User: userID(rec.Request.User),
 	}

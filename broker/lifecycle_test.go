@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 )
@@ -106,7 +107,7 @@ func (p *tape) Prune(context.Context) error { return nil }
 func (p *tape) Tidy(context.Context) error  { return nil }
 
 func report() broker.Request {
-	return broker.Request{Scope: "reports.read", Task: "t-1", Reason: "numbers"}
+	return broker.Request{Scope: "reports.read", RequestContext: scopes.RequestContext{Task: "t-1"}, Reason: "numbers"}
 }
 
 // A dynamic credential is recorded, minted and recorded again. It is renewed only after it was written.

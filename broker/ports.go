@@ -263,18 +263,19 @@ type Credential struct {
 
 // View is a record as read from the ledger, with its latest status and its place in the ledger.
 type View struct {
-	ID          string
-	Index       int64 // of the entry that recorded the decision
-	Time        time.Time
-	Subject     Subject
-	Task, Scope string
-	Authority   string // empty when the scope was unknown
-	Resource    string
-	Params      map[string]any
-	Reason      string
-	TTLAsked    time.Duration // zero for the scope's default
-	TTL         time.Duration
-	Decision    string // allow, deny, pending
+	ID      string
+	Index   int64 // of the entry that recorded the decision
+	Time    time.Time
+	Subject Subject
+	Scope   string
+	scopes.RequestContext
+	Authority string // empty when the scope was unknown
+	Resource  string
+	Params    map[string]any
+	Reason    string
+	TTLAsked  time.Duration // zero for the scope's default
+	TTL       time.Duration
+	Decision  string // allow, deny, pending
 
 	DecisionCode, Explanation string
 	Policies, Clamps          []string

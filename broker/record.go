@@ -15,9 +15,10 @@ import (
 
 // Request is a request of a sandbox. It does not name the caller: the identity comes only from the SVID.
 type Request struct {
-	Scope, Task string
-	Params      map[string]any
-	TTL         time.Duration // zero asks for the scope's default
+	Scope  string
+	Params map[string]any
+	TTL    time.Duration // zero asks for the scope's default
+	scopes.RequestContext
 	// Reason is free text from the sandbox. It is recorded and shown to people as untrusted, and never evaluated.
 	Reason string
 	// CSR (PEM) and PublicKey (OpenSSH) hold the caller's own key, for scopes that certify one.

@@ -92,7 +92,7 @@ func (b *Broker) RedeemApproval(ctx context.Context, who attest.Identity, r Rede
 // prepareApproved is prepare for an approved request. It checks that the decision matches what people were shown.
 func (b *Broker) prepareApproved(catalogue *scopes.Catalogue, who attest.Identity, c *ApprovalRequest, r Redemption, now time.Time) (Record, Key, error) {
 	req := Request{
-		Scope: c.Scope, Params: c.Params, TTL: c.TTLAsked, Task: c.Task, Reason: c.Reason, CSR: r.CSR, PublicKey: r.PublicKey,
+		Scope: c.Scope, Params: c.Params, TTL: c.TTLAsked, RequestContext: c.RequestContext, Reason: c.Reason, CSR: r.CSR, PublicKey: r.PublicKey,
 		JKT: r.JKT,
 	}
 	if c.User != nil {

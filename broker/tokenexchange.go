@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
@@ -42,14 +43,14 @@ func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h TokenExcha
 	case err != nil:
 		return err
 	}
-	user, err := b.userOf(ctx, h.Token)
+	parent := h.Token
+	recorded, err := b.parentRecord(ctx, parent)
 	if err != nil {
 		return err
 	}
-	parent := h.Token
 	req := Request{
-		Scope: parent.Scope, Params: parent.Details[0].Params, TTL: h.TTL, Task: parent.Task, Reason: h.Reason, Parent: &parent,
-		User: user,
+		Scope: parent.Scope, Params: parent.Details[0].Params, TTL: h.TTL, RequestContext: recorded.RequestContext, Reason: h.Reason,
+		Parent: &parent, User: recorded.User,
 	}
 	granted := Expectation{Kind: scopes.KindJWT, Audience: parent.Audience, Resource: parent.Details[0].Identifier}
 	if len(parent.Details[0].Actions) == 1 {
@@ -79,19 +80,17 @@ func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h TokenExcha
 	return b.mint(ctx, rec, key, deliver)
 }
 
-// userOf returns the person that a token acts for, with the groups in the record.
-func (b *Broker) userOf(ctx context.Context, t token.Claims) (*scopes.User, error) {
-	if t.OnBehalfOf == nil {
-		return nil, nil //nolint:nilnil // it is nobody's
-	}
+// parentRecord returns the record of a token. A token lacks what the record has: the whole request context, and the groups of the
+// person.
+func (b *Broker) parentRecord(ctx context.Context, t token.Claims) (*View, error) {
 	parent, err := b.cfg.Ledger.Get(ctx, t.ID, Reach{Subject: t.Holder()})
 	if err != nil {
-		return nil, fmt.Errorf("reading the person of a token: %w", err)
+		return nil, fmt.Errorf("reading the record of a token: %w", err)
 	}
-	if recorded := PersonOf(parent.User); recorded == nil || *recorded != *t.OnBehalfOf {
-		return nil, &Unfit{"names another person than the record"}
+	if parent.Task != t.Task || !reflect.DeepEqual(PersonOf(parent.User), t.OnBehalfOf) {
+		return nil, &Unfit{"names another task or person than the record"}
 	}
-	return parent.User, nil
+	return parent, nil
 }
 
 // check returns *Unfit if the caller may not delegate the token. A token that is bound to a key cannot be delegated, because the

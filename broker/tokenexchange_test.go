@@ -69,6 +69,7 @@ func heldToken(t *rapid.T, now time.Time, holder string) token.Claims {
 // A delegated token allows exactly what its parent allows and expires no later. Nothing else is minted, whatever the request.
 func TestDelegatedTokenIsNoBroaderThanItsParent(t *testing.T) {
 	f := newFixture(t)
+	f.cfg.Ledger = &record{Ledger: f.tape}
 	state := &standing{}
 	f.useTokens(t, state)
 	to := identityOf(t, "spiffe://acme.example/research/helper")
@@ -125,7 +126,7 @@ type record struct {
 }
 
 func (r *record) Get(context.Context, string, broker.Reach) (*broker.View, error) {
-	return &broker.View{User: r.user}, nil
+	return &broker.View{RequestContext: scopes.RequestContext{Task: "t-1"}, User: r.user}, nil
 }
 
 // The signed token names the person that it acts for. If the record names another, Delegate refuses.

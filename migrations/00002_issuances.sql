@@ -69,7 +69,9 @@ CREATE TABLE issuances (
     status_index    integer,
     -- the person on whose behalf the sandbox asks, and the groups that the identity provider reported then
     on_behalf_of     text COLLATE "C",
-    on_behalf_groups text[]
+    on_behalf_groups text[],
+    -- the request context as the entry has it: what the sandbox stated besides the action, by name, with the task
+    context          jsonb NOT NULL
 );
 
 CREATE UNIQUE INDEX issuances_entry_index ON issuances (entry_index);
@@ -105,6 +107,7 @@ RETURN CASE
     WHEN i.svid_kind NOT IN ('x509-svid', 'jwt-svid') THEN 'issuances_svid_kind'
     WHEN (i.thumbprint <> '') <> (i.svid_kind = 'x509-svid') THEN 'issuances_thumbprint'
     WHEN jsonb_typeof(i.params) <> 'object' THEN 'issuances_params'
+    WHEN i.context ->> 'task' IS DISTINCT FROM i.task THEN 'issuances_context'
     WHEN i.ttl_asked < 0 OR i.ttl < CASE i.decision WHEN 'deny' THEN 0 ELSE 1 END THEN 'issuances_ttl'
     WHEN NOT CASE i.decision WHEN 'deny' THEN i.expires_at IS NULL ELSE coalesce(i.expires_at > i.time, false) END
         THEN 'issuances_expiry'
@@ -285,8 +288,8 @@ BEGIN
     IF NOT EXISTS (
             SELECT FROM issuances AS p
             WHERE p.id = NEW.parent AND p.credential_kind = 'jwt' AND NOT p.one_shot AND p.jkt IS NULL
-                AND (p.task, p.scope, p.resource, p.params, p.audience)
-                    = (NEW.task, NEW.scope, NEW.resource, NEW.params, NEW.audience)
+                AND (p.context, p.scope, p.resource, p.params, p.audience)
+                    = (NEW.context, NEW.scope, NEW.resource, NEW.params, NEW.audience)
                 AND p.on_behalf_of IS NOT DISTINCT FROM NEW.on_behalf_of
                 AND p.on_behalf_groups IS NOT DISTINCT FROM NEW.on_behalf_groups
                 AND NEW.expires_at <= p.expires_at AND NEW.spiffe_id <> p.spiffe_id)

@@ -1103,6 +1103,10 @@ type Issuance struct {
 	Catalogue string   `json:"catalogue"`
 	Clamps    []string `json:"clamps,omitempty,omitzero"`
 
+	// Context The request context: what the sandbox stated besides the action, by the names that policies read. It includes
+	// the task.
+	Context map[string]string `json:"context,omitempty,omitzero"`
+
 	// Credential Facts about the credential, without the credential itself.
 	Credential   CredentialFacts `json:"credential,omitempty,omitzero"`
 	Decision     Decision        `json:"decision"`

@@ -22,7 +22,7 @@ func TestDecideApproved(t *testing.T) {
 		{"so does the default", "git.issues.write", "evil/api", scopes.Deny, scopes.ReasonNoPermit},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			ask := scopes.Ask{Scope: tc.scope, Params: repo(tc.repo), Task: "task-1"}
+			ask := scopes.Ask{Scope: tc.scope, Params: repo(tc.repo), RequestContext: scopes.RequestContext{Task: "task-1"}}
 			d, err := c.DecideApproved(subject("spiffe://td.example/agents/a"), ask, noon)
 			if err != nil || d.Outcome != tc.outcome || d.Reason != tc.reason {
 				t.Errorf("got %s %s, %v, want %s %s", d.Outcome, d.Reason, err, tc.outcome, tc.reason)
@@ -40,7 +40,7 @@ func TestDecideBreakGlass(t *testing.T) {
 	for repository, reason := range map[string]string{
 		"acme/api": scopes.ReasonBreakGlass, "acme/secret": scopes.ReasonForbidden, "evil/api": scopes.ReasonNoPermit,
 	} {
-		d, err := c.DecideBreakGlass(who, scopes.Ask{Scope: "git.issues.write", Params: repo(repository), Task: "task-1"}, noon)
+		d, err := c.DecideBreakGlass(who, scopes.Ask{Scope: "git.issues.write", Params: repo(repository), RequestContext: scopes.RequestContext{Task: "task-1"}}, noon)
 		if err != nil || d.Reason != reason || (d.Outcome == scopes.Allow) != (reason == scopes.ReasonBreakGlass) {
 			t.Errorf("%s: got %s %s, %v, want %s", repository, d.Outcome, d.Reason, err, reason)
 		}
@@ -53,7 +53,7 @@ func TestBreakGlassCredentialIsShortLived(t *testing.T) {
 	for asked, want := range map[time.Duration]time.Duration{
 		0: 5 * time.Minute, 30 * time.Minute: 30 * time.Minute, 31 * time.Minute: 30 * time.Minute, 5 * time.Hour: 30 * time.Minute,
 	} {
-		d, err := c.DecideBreakGlass(who, scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), TTL: asked, Task: "task-1"}, noon)
+		d, err := c.DecideBreakGlass(who, scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), TTL: asked, RequestContext: scopes.RequestContext{Task: "task-1"}}, noon)
 		if err != nil || d.TTL != want || !strings.Contains(d.Explanation, "by the break-glass group") {
 			t.Errorf("asked for %s: got %s (%s), %v, want %s", asked, d.TTL, d.Explanation, err, want)
 		}

@@ -25,9 +25,9 @@ func BenchmarkDecide(b *testing.B) {
 	for _, n := range []int{2, 200, 1000} {
 		c := load(b, worldScopes, policiesOf(n))
 		for name, a := range map[string]scopes.Ask{
-			"allow":   {Scope: "git.issues.read", Params: repo("acme/api"), Task: "t"},
-			"pending": {Scope: "git.issues.write", Params: repo("acme/api"), Task: "t"},
-			"deny":    {Scope: "git.issues.write", Params: repo("evil/api"), Task: "t"},
+			"allow":   {Scope: "git.issues.read", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}},
+			"pending": {Scope: "git.issues.write", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}},
+			"deny":    {Scope: "git.issues.write", Params: repo("evil/api"), RequestContext: scopes.RequestContext{Task: "t"}},
 		} {
 			b.Run(fmt.Sprintf("%s/policies=%d", name, n), func(b *testing.B) {
 				who := subject("spiffe://td.example/agents/a")

@@ -78,7 +78,7 @@ func extension(tb testing.TB, id asn1.ObjectIdentifier, value any) pkix.Extensio
 // askCert requests the certificate of service a.
 func askCert(tb testing.TB, c *scopes.Catalogue, csr string) (scopes.Decision, error) {
 	tb.Helper()
-	return c.Decide(subject(agent), scopes.Ask{Scope: "web.cert", Params: map[string]any{"service": "a"}, CSR: csr, Task: "t"}, noon)
+	return c.Decide(subject(agent), scopes.Ask{Scope: "web.cert", Params: map[string]any{"service": "a"}, CSR: csr, RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 }
 
 func TestValidCSRsAreAccepted(t *testing.T) {
@@ -334,7 +334,7 @@ func sshLine(tb testing.TB, key crypto.PublicKey) string {
 
 func askLogin(tb testing.TB, c *scopes.Catalogue, key string) (scopes.Decision, error) {
 	tb.Helper()
-	return c.Decide(subject(agent), scopes.Ask{Scope: "ssh.login", Params: map[string]any{"user": "alice"}, PublicKey: key, Task: "t"}, noon)
+	return c.Decide(subject(agent), scopes.Ask{Scope: "ssh.login", Params: map[string]any{"user": "alice"}, PublicKey: key, RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 }
 
 func refusedKey(t *testing.T, c *scopes.Catalogue, key string) {

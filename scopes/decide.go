@@ -34,7 +34,7 @@ type Ask struct {
 	Scope  string
 	Params map[string]any // string, bool, and whole numbers in the types that JSON decoders produce
 	TTL    time.Duration  // 0 for the scope's default
-	Task   string
+	RequestContext
 	// CSR (PEM) and PublicKey (OpenSSH) are the caller's own key, for scopes that certify one.
 	CSR, PublicKey string
 }
@@ -270,14 +270,17 @@ func checkAsk(who Subject, ask Ask) error {
 		return ErrNoSubject
 	case len(ask.Scope) > maxName || !nameSyntax.MatchString(ask.Scope):
 		return invalid("scope", "must be the name of a scope, such as github.issues.read")
-	case !ValidTask(ask.Task):
-		return invalid("task", "must be 1 to 128 letters, digits and . _ : - and begin with a letter or digit")
 	case ask.TTL < 0 || ask.TTL%time.Second != 0: // rejects fractions of a second too
 		return invalid("ttl", "must be a whole number of seconds, at least 1")
 	case len(ask.CSR) > maxKeyText:
 		return invalid("csr", "must be at most %d bytes long", maxKeyText)
 	case len(ask.PublicKey) > maxKeyText:
 		return invalid("public_key", "must be at most %d bytes long", maxKeyText)
+	}
+	for _, f := range ask.Fields() {
+		if !ValidTask(f.Value) && (f.Value != "" || f.Name == "task") {
+			return invalid(f.Name, "must be 1 to 128 letters, digits and . _ : - and begin with a letter or digit")
+		}
 	}
 	total := 0
 	for name, value := range ask.Params {
@@ -412,8 +415,10 @@ func (c *Catalogue) question(who Subject, def *definition, ask Ask, d Decision) 
 	context := cedar.RecordMap{
 		"params":  cedar.NewRecord(params),
 		"ttl":     cedar.Long(d.TTL / time.Second),
-		"task":    cedar.String(ask.Task),
 		"binding": cedar.String(binding),
+	}
+	for _, f := range ask.Fields() {
+		context[cedar.String(f.Name)] = cedar.String(f.Value)
 	}
 	if who.User != nil {
 		groups := make([]cedar.Value, len(who.User.Groups))

@@ -74,7 +74,7 @@ func TestDecide(t *testing.T) {
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "no_permit", Resource: "git:repo/acme/api", TTL: time.Minute,
 				Explanation: "No policy permits git.repo.delete on git:repo/acme/api for this sandbox. You could request git.issues.write with repo=acme/api, which requires approval.",
-				Narrowest:   &scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), Task: "t"},
+				Narrowest:   &scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}},
 			},
 		},
 		{
@@ -83,7 +83,7 @@ func TestDecide(t *testing.T) {
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "unknown_scope",
 				Explanation: "The scope git.issue.read does not exist. You could request git.issues.read with repo=acme/api.",
-				Narrowest:   &scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), Task: "t"},
+				Narrowest:   &scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}},
 			},
 		},
 		{
@@ -106,7 +106,7 @@ func TestDecide(t *testing.T) {
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "forbidden", Resource: "pay:EUR/100", TTL: 10 * time.Minute, Policies: []string{"short-refunds"},
 				Explanation: "Forbidden by short-refunds. You could request pay.refund with ttl=4m59s.",
-				Narrowest:   &scopes.Ask{Scope: "pay.refund", Params: refund(100, false), TTL: 299 * time.Second, Task: "t"},
+				Narrowest:   &scopes.Ask{Scope: "pay.refund", Params: refund(100, false), TTL: 299 * time.Second, RequestContext: scopes.RequestContext{Task: "t"}},
 			},
 		},
 		{
@@ -115,7 +115,7 @@ func TestDecide(t *testing.T) {
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "no_permit", Resource: "pay:EUR/9000", TTL: 2 * time.Minute,
 				Explanation: "No policy permits pay.refund on pay:EUR/9000 for this sandbox. You could request pay.refund with cents=5000.",
-				Narrowest:   &scopes.Ask{Scope: "pay.refund", Params: refund(5000, false), Task: "t"},
+				Narrowest:   &scopes.Ask{Scope: "pay.refund", Params: refund(5000, false), RequestContext: scopes.RequestContext{Task: "t"}},
 			},
 		},
 		{
@@ -205,7 +205,7 @@ func boundFor(id string, rest time.Duration) scopes.Subject {
 // with the SVID.
 func TestKeyBoundScopeNeedsAProof(t *testing.T) {
 	c := load(t, replace(t, worldScopes, "bind: mtls", "bind: dpop"), worldPolicies)
-	ask := scopes.Ask{Scope: "mail.read", Task: "t-1"}
+	ask := scopes.Ask{Scope: "mail.read", RequestContext: scopes.RequestContext{Task: "t-1"}}
 	unproved := boundFor("spiffe://td.example/people/b", time.Minute)
 	d, err := c.Decide(unproved, ask, noon)
 	if err != nil {
@@ -225,11 +225,11 @@ func TestKeyBoundScopeNeedsAProof(t *testing.T) {
 	}
 	r := replay.New(c)
 	r.Add(replay.Recorded{
-		ID: "1", SPIFFEID: unproved.ID.String(), Scope: "mail.read", Task: "t-1", Time: noon, Outcome: scopes.Deny,
+		ID: "1", SPIFFEID: unproved.ID.String(), Scope: "mail.read", RequestContext: scopes.RequestContext{Task: "t-1"}, Time: noon, Outcome: scopes.Deny,
 		Reason: scopes.ReasonProofRequired,
 	})
 	r.Add(replay.Recorded{
-		ID: "2", SPIFFEID: unproved.ID.String(), Proved: true, Scope: "mail.read", Task: "t-1", Time: noon, Outcome: scopes.Allow,
+		ID: "2", SPIFFEID: unproved.ID.String(), Proved: true, Scope: "mail.read", RequestContext: scopes.RequestContext{Task: "t-1"}, Time: noon, Outcome: scopes.Allow,
 		Reason: scopes.ReasonPermitted,
 	})
 	if got := r.Report(0).Counts[replay.Unchanged]; got != 2 {
@@ -241,7 +241,7 @@ func TestPoliciesSeeTheBinding(t *testing.T) {
 	c := load(t, worldScopes, worldPolicies+`
 @id("bound-only") forbid (principal, action == Action::"git.issues.read", resource) unless { context.binding == "dpop" };`)
 	who := subject("spiffe://td.example/agents/a")
-	ask := scopes.Ask{Scope: "git.issues.read", Task: "t-1", Params: repo("acme/api")}
+	ask := scopes.Ask{Scope: "git.issues.read", RequestContext: scopes.RequestContext{Task: "t-1"}, Params: repo("acme/api")}
 	for _, proved := range []bool{false, true} {
 		who.Proved = proved
 		if d, err := c.Decide(who, ask, noon); err != nil || (d.Outcome == scopes.Allow) != proved {
@@ -280,7 +280,7 @@ func TestPathsAndTrustDomains(t *testing.T) {
 			if tt.scope == "pay.refund" {
 				params = refund(1, false)
 			}
-			d, err := c.Decide(subject(tt.id), scopes.Ask{Scope: tt.scope, Params: params, Task: "t"}, noon)
+			d, err := c.Decide(subject(tt.id), scopes.Ask{Scope: tt.scope, Params: params, RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 			if err != nil || d.Outcome != tt.want {
 				t.Errorf("got %s (%s) and error %v, want %s", d.Outcome, d.Reason, err, tt.want)
 			}
@@ -306,7 +306,7 @@ func TestFailingPolicyDenies(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c := load(t, worldScopes, tt.policies)
-			d, err := c.Decide(subject("spiffe://td.example/a"), scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), Task: "t"}, noon)
+			d, err := c.Decide(subject("spiffe://td.example/a"), scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -325,7 +325,7 @@ func TestPoliciesSeeTheDocumentedContext(t *testing.T) {
 	c := load(t, worldScopes, `@id("exact") permit (principal, action == Action::"pay.refund", resource == Resource::"pay:USD/42")
 when { context.params == {cents: 42, currency: "USD", urgent: true} && context.ttl == 61 && context.task == "job-1"
   && context.binding == "mtls" && !context.approved };`)
-	ask := scopes.Ask{Scope: "pay.refund", Params: map[string]any{"cents": 42.0, "currency": "USD", "urgent": true}, TTL: 61 * time.Second, Task: "job-1"}
+	ask := scopes.Ask{Scope: "pay.refund", Params: map[string]any{"cents": 42.0, "currency": "USD", "urgent": true}, TTL: 61 * time.Second, RequestContext: scopes.RequestContext{Task: "job-1"}}
 	d, err := c.Decide(boundSubject("spiffe://td.example/a"), ask, noon)
 	if err != nil || d.Outcome != scopes.Allow {
 		t.Errorf("got %s (%s) and error %v, want allow", d.Outcome, d.Explanation, err)
@@ -339,7 +339,7 @@ when { context.params == {cents: 42, currency: "USD", urgent: true} && context.t
 }
 
 func TestDecideRefusesMalformedRequests(t *testing.T) {
-	good := scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), Task: "t"}
+	good := scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}}
 	tests := []struct {
 		name       string
 		change     func(*scopes.Ask)
@@ -384,7 +384,7 @@ func TestDecideRefusesMalformedRequests(t *testing.T) {
 func TestDecideNeedsASubject(t *testing.T) {
 	root := scopes.Subject{ID: spiffeid.RequireFromString("spiffe://td.example")}
 	for name, who := range map[string]scopes.Subject{"zero": {}, "root": root} {
-		_, err := world(t).Decide(who, scopes.Ask{Scope: "mail.read", Task: "t"}, noon)
+		_, err := world(t).Decide(who, scopes.Ask{Scope: "mail.read", RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 		if !errors.Is(err, scopes.ErrNoSubject) {
 			t.Errorf("%s: got %v, want ErrNoSubject", name, err)
 		}
@@ -395,7 +395,7 @@ func TestDecideNeedsASubject(t *testing.T) {
 func TestHintIsNoBroaderThanTheRequest(t *testing.T) {
 	c := load(t, worldScopes, `
 @id("much") permit (principal, action in [Action::"git.repo.*", Action::"git.issues.write", Action::"pay.*"], resource);`)
-	d, err := c.Decide(subject("spiffe://td.example/a"), scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), Task: "t"}, noon)
+	d, err := c.Decide(subject("spiffe://td.example/a"), scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 	if err != nil || d.Outcome != scopes.Deny || d.Narrowest != nil {
 		t.Errorf("got %s, hint %v, error %v; want deny without a hint: write and delete are more than read", d.Outcome, d.Narrowest, err)
 	}
@@ -403,7 +403,7 @@ func TestHintIsNoBroaderThanTheRequest(t *testing.T) {
 
 func TestCatalogueIsSafeForConcurrentUse(t *testing.T) {
 	c := world(t)
-	ask := scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), Task: "t"}
+	ask := scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}}
 	want, err := c.Decide(subject("spiffe://td.example/agents/a"), ask, noon)
 	if err != nil {
 		t.Fatal(err)
@@ -456,7 +456,7 @@ func TestExampleCatalogue(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			d, err := c.Decide(tt.who, scopes.Ask{Scope: tt.scope, Params: tt.params, TTL: tt.ttl, Task: "t"}, noon)
+			d, err := c.Decide(tt.who, scopes.Ask{Scope: tt.scope, Params: tt.params, TTL: tt.ttl, RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 			hint := ""
 			if d.Narrowest != nil {
 				hint = d.Narrowest.Scope

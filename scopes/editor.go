@@ -237,17 +237,20 @@ func exampleSchema() object {
 		"groups": object{"type": "array", "items": object{"type": "string"}},
 	})
 	value := object{"type": []string{"string", "integer", "boolean"}}
-	return closed([]string{"name", "as", "scope", "want"}, object{
+	fields := object{
 		"name":     text(maxTitle),
 		"as":       described("The SPIFFE ID of the sandbox.", object{"type": "string", "pattern": "^spiffe://[^/]+/."}),
 		"svid":     described("The kind of SVID that it presents. Default x509.", choice("x509", "jwt")),
 		"scope":    object{"type": "string"},
 		"params":   object{"type": "object", "additionalProperties": value},
 		"ttl":      duration(),
-		"task":     object{"type": "string"},
 		"user":     described("The person on whose behalf the sandbox acts, if any.", user),
 		"approved": described("Whether people have approved the request.", flag()),
 		"at":       described("The time of the request.", object{"type": "string", "format": "date-time"}),
 		"want":     described("The expected outcome, or more of the expected decision.", object{"anyOf": []object{outcome, want}}),
-	})
+	}
+	for _, name := range contextNames {
+		fields[name] = object{"type": "string"}
+	}
+	return closed([]string{"name", "as", "scope", "want"}, fields)
 }

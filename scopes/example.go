@@ -97,12 +97,13 @@ func ReadExamples(files []File) ([]Example, error) {
 
 func (r *reader) example(n *yaml.Node) (Example, bool) {
 	r.where = ""
-	fields := r.mapping(n, "example", "name", "as", "svid", "scope", "params", "ttl", "task", "user", "approved", "at", "want")
+	known := slices.Concat([]string{"name", "as", "svid", "scope", "params", "ttl"}, contextNames, []string{"user", "approved", "at", "want"})
+	fields := r.mapping(n, "example", known...)
 	if fields == nil {
 		return Example{}, false
 	}
 	defer func() { r.where = "" }()
-	e := Example{File: r.file, Line: n.Line, At: exampleTime, Ask: Ask{Task: exampleTask}}
+	e := Example{File: r.file, Line: n.Line, At: exampleTime, Ask: Ask{RequestContext: RequestContext{Task: exampleTask}}}
 	for _, key := range []string{"name", "as", "scope", "want"} {
 		if fields[key] == nil {
 			r.at(n, "example: %s is missing", key)
@@ -124,8 +125,10 @@ func (r *reader) example(n *yaml.Node) (Example, bool) {
 	e.Ask.Scope, _ = r.text(fields["scope"], "scope")
 	e.Ask.Params = r.askParams(fields["params"])
 	e.Ask.TTL, _ = r.duration(fields["ttl"], "ttl", minTTL)
-	if task, ok := r.text(fields["task"], "task"); ok {
-		e.Ask.Task = task
+	for _, name := range contextNames {
+		if value, ok := r.text(fields[name], name); ok {
+			e.Ask.Set(name, value)
+		}
 	}
 	e.User = r.user(fields["user"])
 	e.Approved = r.flag(fields["approved"], "approved")

@@ -60,14 +60,14 @@ func TestExamplesAreRead(t *testing.T) {
 			Name: "all of it", File: "a.test.yaml", Line: 2, As: spiffeid.RequireFromString("spiffe://td.example/agents/a"),
 			Ask: scopes.Ask{
 				Scope: "pay.refund", Params: map[string]any{"cents": int64(5), "currency": "EUR", "urgent": false},
-				TTL: 90 * time.Second, Task: "t-1",
+				TTL: 90 * time.Second, RequestContext: scopes.RequestContext{Task: "t-1"},
 			},
 			User: &scopes.User{ID: "https://idp.example#ann", Groups: []string{"sre"}}, Approved: true, At: noon,
 			Want: scopes.Expectation{Outcome: scopes.Deny, Reason: "forbidden", TTL: 2 * time.Minute, Policies: []string{"a", "b"}, Narrowest: "mail.read"},
 		},
 		{
 			Name: "little", File: "a.test.yaml", Line: 13, As: spiffeid.RequireFromString("spiffe://td.example/a"), Bound: true,
-			Ask:  scopes.Ask{Scope: "mail.read", Params: map[string]any{}, Task: "example"},
+			Ask:  scopes.Ask{Scope: "mail.read", Params: map[string]any{}, RequestContext: scopes.RequestContext{Task: "example"}},
 			Want: scopes.Expectation{Outcome: scopes.Allow},
 		},
 	}
@@ -197,7 +197,7 @@ func TestAssessAssumesASuitableKey(t *testing.T) {
 		if scope == "web.certificate.issue" {
 			params["service"] = "shop"
 		}
-		ask := scopes.Ask{Scope: scope, Params: params, Task: "t", TTL: 10 * time.Minute}
+		ask := scopes.Ask{Scope: scope, Params: params, RequestContext: scopes.RequestContext{Task: "t"}, TTL: 10 * time.Minute}
 		var invalid *scopes.InvalidAsk
 		if _, err := c.Decide(who, ask, noon); !errors.As(err, &invalid) {
 			t.Fatalf("%s: got %v from Decide, want it to ask for the key", scope, err)
@@ -218,12 +218,12 @@ func TestAssessAssumesASuitableKey(t *testing.T) {
 		}
 	}
 	// A name that would be refused is found without the key.
-	bad := scopes.Ask{Scope: "web.certificate.issue", Params: map[string]any{"service": "shop..x"}, Task: "t"}
+	bad := scopes.Ask{Scope: "web.certificate.issue", Params: map[string]any{"service": "shop..x"}, RequestContext: scopes.RequestContext{Task: "t"}}
 	if d, err := c.Assess(who, bad, noon); err == nil {
 		t.Errorf("got %+v, want the name refused", d)
 	}
 	// A hint does not propose a scope that needs a key which the caller never had.
-	d, err := c.Assess(who, scopes.Ask{Scope: "web.shells", Task: "t"}, noon)
+	d, err := c.Assess(who, scopes.Ask{Scope: "web.shells", RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 	if err != nil || d.Outcome != scopes.Deny || d.Narrowest != nil {
 		t.Errorf("got %+v and %v, want no hint", d, err)
 	}
@@ -233,10 +233,10 @@ func TestAssessAssumesASuitableKey(t *testing.T) {
 func TestAssessAgreesWithDecide(t *testing.T) {
 	c := world(t)
 	for _, ask := range []scopes.Ask{
-		{Scope: "git.issues.read", Params: repo("acme/api"), Task: "t", TTL: time.Hour},
-		{Scope: "git.issues.write", Params: repo("acme/api"), Task: "t"},
-		{Scope: "git.issues.write", Params: repo("evil/api"), Task: "t"},
-		{Scope: "git.issues.red", Params: repo("acme/api"), Task: "t"},
+		{Scope: "git.issues.read", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}, TTL: time.Hour},
+		{Scope: "git.issues.write", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}},
+		{Scope: "git.issues.write", Params: repo("evil/api"), RequestContext: scopes.RequestContext{Task: "t"}},
+		{Scope: "git.issues.red", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}},
 	} {
 		who := subject("spiffe://td.example/agents/a")
 		want, errDecide := c.Decide(who, ask, noon)

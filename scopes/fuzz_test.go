@@ -42,7 +42,7 @@ func FuzzLoad(f *testing.F) {
 			if s.TTL.Default > s.TTL.Max || s.TTL.Max > 24*time.Hour || (s.Credential.Kind == "jwt") != (s.Credential.Audience != "") || s.Authority.Rank() < 0 {
 				t.Fatalf("a scope without bounds was loaded: %+v", s)
 			}
-			_, err := c.Decide(boundSubject(ids[0]), scopes.Ask{Scope: s.Name, Params: repo("acme/api"), Task: "t"}, noon)
+			_, err := c.Decide(boundSubject(ids[0]), scopes.Ask{Scope: s.Name, Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 			var bad *scopes.InvalidAsk
 			if err != nil && !errors.As(err, &bad) {
 				t.Fatalf("deciding %s: %v", s.Name, err)

@@ -107,7 +107,7 @@ func TestGrants(t *testing.T) {
 
 // A denial and a JWT have no grant. A pending decision already has its grant.
 func TestGrantsFollowTheOutcome(t *testing.T) {
-	login := scopes.Ask{Scope: "ssh.login", Params: map[string]any{"user": "alice"}, PublicKey: newSSHKey(t), Task: "t"}
+	login := scopes.Ask{Scope: "ssh.login", Params: map[string]any{"user": "alice"}, PublicKey: newSSHKey(t), RequestContext: scopes.RequestContext{Task: "t"}}
 	for outcome, policy := range map[scopes.Outcome]string{
 		scopes.Allow:   permitAll,
 		scopes.Pending: `@id("p") permit (principal, action, resource) when { context.approved };`,
@@ -118,7 +118,7 @@ func TestGrantsFollowTheOutcome(t *testing.T) {
 			t.Errorf("got %s, grant %v and %v, want %s", d.Outcome, d.Grant, err, outcome)
 		}
 	}
-	d, err := world(t).Decide(subject(agent), scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), Task: "t"}, noon)
+	d, err := world(t).Decide(subject(agent), scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 	if err != nil || d.Outcome != scopes.Allow || d.Grant != nil {
 		t.Errorf("a JWT: got %s with grant %v and %v", d.Outcome, d.Grant, err)
 	}
@@ -136,7 +136,7 @@ func TestStaticIsExplained(t *testing.T) {
 // within_svid applies however the SVID was presented, with or without mTLS.
 func TestWithinSVID(t *testing.T) {
 	c := vaultWorld(t)
-	cloud := scopes.Ask{Scope: "aws.creds", Params: map[string]any{"role": "r", "env": "e"}, TTL: 10 * time.Minute, Task: "t"}
+	cloud := scopes.Ask{Scope: "aws.creds", Params: map[string]any{"role": "r", "env": "e"}, TTL: 10 * time.Minute, RequestContext: scopes.RequestContext{Task: "t"}}
 	for _, bound := range []bool{true, false} {
 		who := subject(agent)
 		who.Bound, who.Expires = bound, noon.Add(90*time.Second+time.Millisecond)
@@ -153,7 +153,7 @@ func TestWithinSVID(t *testing.T) {
 	// Without it, the SVID's expiry does not bound the credential.
 	who := subject(agent)
 	who.Expires = noon.Add(time.Second)
-	d, err := c.Decide(who, scopes.Ask{Scope: "kv.agent", Params: map[string]any{"name": "a"}, Task: "t"}, noon)
+	d, err := c.Decide(who, scopes.Ask{Scope: "kv.agent", Params: map[string]any{"name": "a"}, RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 	if err != nil || d.TTL != 5*time.Minute {
 		t.Errorf("got %s and %v, want 5m", d.TTL, err)
 	}
@@ -188,11 +188,11 @@ func TestKeyIsRequiredOnlyWhereItIsCertified(t *testing.T) {
 			}
 		})
 	}
-	d, err := c.Decide(subject(agent), scopes.Ask{Scope: "no.such", CSR: "x", PublicKey: "y", Task: "t"}, noon)
+	d, err := c.Decide(subject(agent), scopes.Ask{Scope: "no.such", CSR: "x", PublicKey: "y", RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 	if err != nil || d.Reason != scopes.ReasonUnknownScope {
 		t.Errorf("unknown scope: got %s and %v", d.Reason, err)
 	}
-	if _, err := world(t).Decide(boundSubject(agent), scopes.Ask{Scope: "mail.read", CSR: request, Task: "t"}, noon); err == nil {
+	if _, err := world(t).Decide(boundSubject(agent), scopes.Ask{Scope: "mail.read", CSR: request, RequestContext: scopes.RequestContext{Task: "t"}}, noon); err == nil {
 		t.Errorf("a JWT with a CSR was decided")
 	}
 }
@@ -200,7 +200,7 @@ func TestKeyIsRequiredOnlyWhereItIsCertified(t *testing.T) {
 // A hint for a certificate includes the caller's key. Otherwise the hint could not be requested.
 func TestHintsKeepTheKey(t *testing.T) {
 	c := load(t, vaultScopes, `@id("p") permit (principal, action == Action::"web.cert", resource) when { context.ttl <= 60 };`)
-	a := scopes.Ask{Scope: "web.cert", Params: map[string]any{"service": "a"}, CSR: newCSR(t, nil), TTL: 5 * time.Minute, Task: "t"}
+	a := scopes.Ask{Scope: "web.cert", Params: map[string]any{"service": "a"}, CSR: newCSR(t, nil), TTL: 5 * time.Minute, RequestContext: scopes.RequestContext{Task: "t"}}
 	for _, name := range []string{"web.cert", "web.certs"} {
 		a.Scope = name
 		if name == "web.certs" {
@@ -212,7 +212,7 @@ func TestHintsKeepTheKey(t *testing.T) {
 		}
 	}
 	c = load(t, vaultScopes, `@id("p") permit (principal, action == Action::"ssh.login", resource);`)
-	login := scopes.Ask{Scope: "ssh.logins", Params: map[string]any{"user": "alice"}, PublicKey: newSSHKey(t), CSR: a.CSR, Task: "t"}
+	login := scopes.Ask{Scope: "ssh.logins", Params: map[string]any{"user": "alice"}, PublicKey: newSSHKey(t), CSR: a.CSR, RequestContext: scopes.RequestContext{Task: "t"}}
 	d, err := c.Decide(subject(agent), login, noon)
 	if err != nil || d.Narrowest == nil || d.Narrowest.PublicKey != login.PublicKey || d.Narrowest.CSR != "" {
 		t.Errorf("got %+v and %v", d.Narrowest, err)
@@ -412,7 +412,7 @@ func vaultAsk(scope, one, two string, n int) scopes.Ask {
 		"ssh.login": {"user": one}, "kv.agent": {"name": one}, "aws.creds": {"role": one, "env": two},
 		"gcp.token": {"set": one, "urgent": n > 0}, "token.agent": {"agent": one, "n": n, "all": n > 1, "why": two},
 	}[scope]
-	return scopes.Ask{Scope: scope, Params: params, Task: "t"}
+	return scopes.Ask{Scope: scope, Params: params, RequestContext: scopes.RequestContext{Task: "t"}}
 }
 
 func withKeys(a scopes.Ask, request, line string) scopes.Ask {

@@ -104,7 +104,7 @@ func (c *Catalogue) below(name string, value, lo int64) []int64 {
 // project requests another scope with those parameters that it also has, and with the caller's key if the scope certifies
 // it.
 func project(ask Ask, def *definition) Ask {
-	out := Ask{Scope: def.scope.Name, Params: map[string]any{}, Task: ask.Task}
+	out := Ask{Scope: def.scope.Name, Params: map[string]any{}, RequestContext: ask.RequestContext}
 	for name := range def.scope.Params {
 		if value, ok := ask.Params[name]; ok {
 			out.Params[name] = value

@@ -530,7 +530,7 @@ func TestLoadSurvivesDeepFiles(t *testing.T) {
 				}
 				return
 			}
-			if _, err := c.Decide(boundSubject("spiffe://td.example/a"), scopes.Ask{Scope: "mail.read", Task: "t"}, noon); err != nil {
+			if _, err := c.Decide(boundSubject("spiffe://td.example/a"), scopes.Ask{Scope: "mail.read", RequestContext: scopes.RequestContext{Task: "t"}}, noon); err != nil {
 				t.Errorf("deciding: %v", err)
 			}
 		})
@@ -599,7 +599,7 @@ func TestCatalogueIsImmutable(t *testing.T) {
 	clear(s.Params)
 	pay, _ := c.Scope("pay.refund")
 	pay.Params["currency"].Values[0] = "XXX"
-	d, err := c.Decide(subject("spiffe://td.example/agents/a"), scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), Task: "t"}, noon)
+	d, err := c.Decide(subject("spiffe://td.example/agents/a"), scopes.Ask{Scope: "git.issues.write", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func anything(tb testing.TB) *scopes.Catalogue {
 
 func ask(tb testing.TB, c *scopes.Catalogue, scope string, params map[string]any) (scopes.Decision, error) {
 	tb.Helper()
-	return c.Decide(subject("spiffe://td.example/a"), scopes.Ask{Scope: scope, Params: params, Task: "t"}, noon)
+	return c.Decide(subject("spiffe://td.example/a"), scopes.Ask{Scope: scope, Params: params, RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 }
 
 func TestBaselineRefusesHostileValuesWhateverThePattern(t *testing.T) {
@@ -191,7 +191,7 @@ func TestParamsAreBoundedForUnknownScopes(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			who := scopes.Subject{ID: spiffeid.RequireFromString("spiffe://acme.example/research/r-1")}
-			d, err := c.Decide(who, scopes.Ask{Scope: "no.such.scope", Params: tc.params, Task: "t"}, noon)
+			d, err := c.Decide(who, scopes.Ask{Scope: "no.such.scope", Params: tc.params, RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 			var invalid *scopes.InvalidAsk
 			switch {
 			case tc.field == "" && (err != nil || d.Reason != scopes.ReasonUnknownScope):

@@ -33,10 +33,10 @@ func TestNoRequestFieldChangesTheSubject(t *testing.T) {
 		}))
 		key := rapid.OneOf(rapid.SampledFrom([]string{"repo", "principal", "id", "sub", "trust_domain", "cents"}), rapid.String())
 		a := scopes.Ask{
-			Scope:  text.Draw(t, "scope"),
-			Task:   text.Draw(t, "task"),
-			Params: map[string]any{key.Draw(t, "key"): text.Draw(t, "value")},
-			TTL:    time.Duration(rapid.Int64().Draw(t, "ttl")),
+			Scope:          text.Draw(t, "scope"),
+			RequestContext: scopes.RequestContext{Task: text.Draw(t, "task")},
+			Params:         map[string]any{key.Draw(t, "key"): text.Draw(t, "value")},
+			TTL:            time.Duration(rapid.Int64().Draw(t, "ttl")),
 		}
 		if rapid.Bool().Draw(t, "well-formed") {
 			a = drawAsk(t)
@@ -177,8 +177,8 @@ func TestRenderingIsInjective(t *testing.T) {
 		}
 		x, y := draw("1"), draw("2")
 		who := subject(ids[0])
-		dx, errX := c.Decide(who, scopes.Ask{Scope: "any.pair", Params: x, Task: "t"}, noon)
-		dy, errY := c.Decide(who, scopes.Ask{Scope: "any.pair", Params: y, Task: "t"}, noon)
+		dx, errX := c.Decide(who, scopes.Ask{Scope: "any.pair", Params: x, RequestContext: scopes.RequestContext{Task: "t"}}, noon)
+		dy, errY := c.Decide(who, scopes.Ask{Scope: "any.pair", Params: y, RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 		if errX == nil && errY == nil && (dx.Resource == dy.Resource) != maps.Equal(x, y) {
 			t.Fatalf("%v is %s and %v is %s", x, dx.Resource, y, dy.Resource)
 		}

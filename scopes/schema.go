@@ -124,19 +124,22 @@ func addAction(actions ast.Actions, s Scope) {
 		}
 		params[cedar.String(name)] = ast.Attribute{Type: kind}
 	}
+	context := ast.RecordType{
+		"params":   {Type: params},
+		"ttl":      {Type: ast.Long()},
+		"binding":  {Type: ast.String()},
+		"approved": {Type: ast.Bool()},
+		"user":     {Type: ast.RecordType{"id": {Type: ast.String()}, "groups": {Type: ast.Set(ast.String())}}, Optional: true},
+	}
+	for _, name := range contextNames {
+		context[cedar.String(name)] = ast.Attribute{Type: ast.String()}
+	}
 	actions[cedar.String(s.Name)] = ast.Action{
 		Parents: append(below(groups[0]), below(authorityPrefix+string(s.Authority))...),
 		AppliesTo: &ast.AppliesTo{
 			Principals: []ast.EntityTypeRef{ast.EntityTypeRef(typeSandbox)},
 			Resources:  []ast.EntityTypeRef{ast.EntityTypeRef(typeResource)},
-			Context: ast.RecordType{
-				"params":   {Type: params},
-				"ttl":      {Type: ast.Long()},
-				"task":     {Type: ast.String()},
-				"binding":  {Type: ast.String()},
-				"approved": {Type: ast.Bool()},
-				"user":     {Type: ast.RecordType{"id": {Type: ast.String()}, "groups": {Type: ast.Set(ast.String())}}, Optional: true},
-			},
+			Context:    context,
 		},
 	}
 }

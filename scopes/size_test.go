@@ -47,7 +47,7 @@ func BenchmarkGrown(b *testing.B) {
 		loaded := time.Since(began)
 		b.Run(fmt.Sprintf("scopes=%d", n), func(b *testing.B) {
 			who := subject("spiffe://td.example/agents/a")
-			ask := scopes.Ask{Scope: fmt.Sprintf("app%d.verb%d", (n-1)%100, n-1), Params: repo("acme/api"), Task: "t"}
+			ask := scopes.Ask{Scope: fmt.Sprintf("app%d.verb%d", (n-1)%100, n-1), Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}}
 			b.ReportAllocs()
 			for b.Loop() {
 				if d, err := c.Decide(who, ask, noon); err != nil || d.Outcome != scopes.Allow {

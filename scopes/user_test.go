@@ -34,7 +34,7 @@ func TestPoliciesCanDependOnThePerson(t *testing.T) {
 		"with a comma":   {behalf("ann", "dev,sre"), scopes.ReasonNoPermit},
 		"nearly the one": {behalf("ann", "SRE", "sre "), scopes.ReasonNoPermit},
 	} {
-		d, err := c.Decide(tc.who, scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), Task: "t"}, noon)
+		d, err := c.Decide(tc.who, scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}}, noon)
 		if err != nil || d.Reason != tc.reason {
 			t.Errorf("%s: got %s, %v, want %s", name, d.Reason, err, tc.reason)
 		}
@@ -50,7 +50,7 @@ func TestPoliciesCanDependOnThePerson(t *testing.T) {
 // I3: a credential expires with the person's ID token.
 func TestIDTokenBoundsTheTTL(t *testing.T) {
 	c := load(t, worldScopes, sreOnly)
-	ask := scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), Task: "t", TTL: time.Hour}
+	ask := scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}, TTL: time.Hour}
 	d, err := c.Decide(behalf("ann", "sre"), ask, noon)
 	want := []scopes.Clamp{{Bound: scopes.BoundScopeMax, From: time.Hour, To: 15 * time.Minute}, {Bound: scopes.BoundUser, From: 15 * time.Minute, To: 2 * time.Minute}}
 	if diff := cmp.Diff(want, d.Clamps); err != nil || diff != "" || d.TTL != 2*time.Minute {

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"path"
 	"reflect"
 	"time"
@@ -26,25 +27,29 @@ type Shown struct {
 	Resource    string         `json:"resource"`
 	Params      map[string]any `json:"params"`
 	TTL         int64          `json:"ttl"` // maximum, in seconds
-	Task        string         `json:"task"`
-	Key         string         `json:"key,omitempty"` // SHA-256 of the caller's public key or signing request
-	Audience    string         `json:"audience,omitempty"`
-	Catalogue   string         `json:"catalogue"`
-	Digest      []byte         `json:"digest"` // of the request, including its reason and keys
-	Group       string         `json:"group"`
-	Quorum      int            `json:"quorum"`
-	BreakGlass  string         `json:"break_glass,omitempty"` // the group that may approve in place of Group
-	Remember    string         `json:"remember,omitempty"`    // "task" if an approval may cover the task
-	Passkey     string         `json:"passkey,omitempty"`     // "required" if an approval must be signed by a passkey
-	Expires     int64          `json:"expires"`               // end of the wait, in Unix seconds
+	scopes.RequestContext
+	Key        string `json:"key,omitempty"` // SHA-256 of the caller's public key or signing request
+	Audience   string `json:"audience,omitempty"`
+	Catalogue  string `json:"catalogue"`
+	Digest     []byte `json:"digest"` // of the request, including its reason and keys
+	Group      string `json:"group"`
+	Quorum     int    `json:"quorum"`
+	BreakGlass string `json:"break_glass,omitempty"` // the group that may approve in place of Group
+	Remember   string `json:"remember,omitempty"`    // "task" if an approval may cover the task
+	Passkey    string `json:"passkey,omitempty"`     // "required" if an approval must be signed by a passkey
+	Expires    int64  `json:"expires"`               // end of the wait, in Unix seconds
 }
 
 // Canonical is the JSON form of a Shown, byte for byte. It is empty for a request that nobody can vote on.
 type Canonical string
 
-func (c Canonical) parse() (s Shown, ok bool) {
-	ok = json.Unmarshal([]byte(c), &s) == nil
-	return s, ok
+// Shown decodes the form.
+func (c Canonical) Shown() (Shown, error) {
+	var s Shown
+	if err := json.Unmarshal([]byte(c), &s); err != nil {
+		return Shown{}, fmt.Errorf("decoding what approvers see: %w", err)
+	}
+	return s, nil
 }
 
 // Hash identifies the content that a vote is about: the SHA-256 of what the voter is shown.
@@ -52,21 +57,21 @@ func (c Canonical) Hash() [32]byte { return sha256.Sum256([]byte(c)) }
 
 // NeedsPasskey reports whether an approval must be signed by a passkey.
 func (c Canonical) NeedsPasskey() bool {
-	s, ok := c.parse()
-	return ok && s.Passkey == scopes.PasskeyRequired
+	s, err := c.Shown()
+	return err == nil && s.Passkey == scopes.PasskeyRequired
 }
 
 // Reusable reports whether an approval may cover the task.
 func (c Canonical) Reusable() bool {
-	s, ok := c.parse()
-	return ok && s.Remember == scopes.RememberTask
+	s, err := c.Shown()
+	return err == nil && s.Remember == scopes.RememberTask
 }
 
 // sameAsk reports whether the second request asks for the same thing as the first, for no longer, and within ReuseFor.
 func sameAsk(before, now Canonical) bool {
-	then, ok := before.parse()
-	asked, okToo := now.parse()
-	if !ok || !okToo || asked.TTL > then.TTL || asked.Expires-then.Expires >= int64(ReuseFor/time.Second) {
+	then, err := before.Shown()
+	asked, errToo := now.Shown()
+	if err != nil || errToo != nil || asked.TTL > then.TTL || asked.Expires-then.Expires >= int64(ReuseFor/time.Second) {
 		return false
 	}
 	for _, s := range []*Shown{&then, &asked} {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/internal/wait"
@@ -120,39 +121,10 @@ func (c *ApprovalsShowCmd) Run(ctx context.Context, con *console) error {
 	})
 }
 
-// agreed holds the facts that a vote approves. It is decoded from the exact bytes whose hash the vote names.
-type agreed struct {
-	SPIFFEID   string         `json:"spiffe_id"`
-	Thumbprint string         `json:"thumbprint"`
-	JKT        string         `json:"jkt"`
-	OnBehalfOf string         `json:"on_behalf_of"`
-	Scope      string         `json:"scope"`
-	Authority  string         `json:"authority"`
-	Resource   string         `json:"resource"`
-	Params     map[string]any `json:"params"`
-	TTL        int64          `json:"ttl"`
-	Task       string         `json:"task"`
-	Audience   string         `json:"audience"`
-	Catalogue  string         `json:"catalogue"`
-	Group      string         `json:"group"`
-	Quorum     int            `json:"quorum"`
-	BreakGlass string         `json:"break_glass"`
-	Remember   string         `json:"remember"`
-	Passkey    string         `json:"passkey"`
-}
-
-func agreedIn(one openapi.ApprovalCase) (agreed, error) {
-	var a agreed
-	if err := json.Unmarshal([]byte(one.Canonical), &a); err != nil {
-		return agreed{}, fmt.Errorf("decoding the request: %w", err)
-	}
-	return a, nil
-}
-
 // printCase prints the facts first. It prints text from other people last and set apart, so that such text cannot look like
 // a fact.
 func printCase(out io.Writer, one openapi.ApprovalCase) error {
-	a, err := agreedIn(one)
+	a, err := approval.Canonical(one.Canonical).Shown()
 	if err != nil {
 		return err
 	}
@@ -174,14 +146,18 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 		}
 	}
 	slices.Sort(params)
-	for _, line := range [][2]string{
+	lines := [][2]string{
 		{"request", one.ID},
 		{"alert", alert},
 		{"status", fmt.Sprintf("%s, %s, expires in %s", one.Status, plural(one.VotesCast, "vote", "votes"), timeLeft(one.ExpiresAt))},
 		{"approvers", fmt.Sprintf("%d of %s", a.Quorum, a.Group) + standIn(a.BreakGlass) + signedText(a.Passkey)},
 		{"sandbox", a.SPIFFEID},
-		{"on behalf of", a.OnBehalfOf},
-		{"task", a.Task},
+		{"on behalf of", a.User},
+	}
+	for _, field := range a.Fields() {
+		lines = append(lines, [2]string{strings.ToLower(field.Label()), field.Value})
+	}
+	for _, line := range append(lines, [][2]string{
 		{"action", one.Title},
 		{"scope", a.Scope + " (" + a.Authority + ")"},
 		{"resource", a.Resource},
@@ -194,7 +170,7 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 		{"catalogue", a.Catalogue},
 		{"covers", covers},
 		{"hash", one.Hash},
-	} {
+	}...) {
 		if line[1] != "" {
 			fmt.Fprintf(out, "%-12s %s\n", line[0], safetext.Text(line[1]))
 		}
@@ -443,7 +419,7 @@ func unsignable(one openapi.ApprovalCase, verdict openapi.Verdict) error {
 	if verdict == openapi.VerdictDeny {
 		return nil
 	}
-	a, err := agreedIn(one)
+	a, err := approval.Canonical(one.Canonical).Shown()
 	if err != nil || a.Passkey != scopes.PasskeyRequired {
 		return err
 	}

@@ -231,7 +231,7 @@ func (c *CatalogExplainCmd) Run(con *console) error {
 	if c.User != "" {
 		who.User = &scopes.User{ID: c.User, Groups: c.Groups}
 	}
-	d, err := catalogue.Assess(who, scopes.Ask{Scope: c.Scope, Params: params, TTL: c.TTL, Task: c.Task}, now)
+	d, err := catalogue.Assess(who, scopes.Ask{Scope: c.Scope, Params: params, TTL: c.TTL, RequestContext: scopes.RequestContext{Task: c.Task}}, now)
 	if _, invalid := errors.AsType[*scopes.InvalidAsk](err); invalid {
 		return fmt.Errorf("the request is invalid: %w", err)
 	}

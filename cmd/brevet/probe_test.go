@@ -233,7 +233,8 @@ func (f *fake) sees(t *testing.T, got result, code int, want func(name string) p
 func openToAll(introspection string, released int) http.Handler {
 	token := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"ES256"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(`{"exp":1}`)) + ".c2ln"
 	mux := http.NewServeMux()
-	mux.HandleFunc("/v1/tokens", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("/v1/tokens", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise the client may fail to write it, before it reads the response
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprintf(w, `{"id":"one","kind":"jwt","token":%q,"token_type":"Bearer","ttl":1}`, token)

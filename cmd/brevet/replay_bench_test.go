@@ -155,7 +155,7 @@ WITH head AS (
 INSERT INTO issuances (
 	id, entry_index, time, trust_domain, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource, params, reason,
 	ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue, status, status_time, expires_at,
-	approval_group, approval_quorum, credential_kind, audience, key_id, claims_digest, request_digest)
+	approval_group, approval_quorum, credential_kind, audience, key_id, claims_digest, request_digest, context)
 SELECT id, n, time, 'acme.test', spiffe_id, 'x509-svid', 'dGh1bWI', 'task-' || n / 20, scope,
 	CASE WHEN waits THEN 'write' ELSE 'read' END, split_part(scope, '.', 1) || ':repo/' || repo,
 	jsonb_build_object('repo', repo), 'to see how it is', 0, 300, decision, code, 'Because of a policy.',
@@ -165,5 +165,5 @@ SELECT id, n, time, 'acme.test', spiffe_id, 'x509-svid', 'dGh1bWI', 'task-' || n
 	CASE decision WHEN 'pending' THEN 'oncall' END, CASE decision WHEN 'pending' THEN 1 END,
 	CASE decision WHEN 'allow' THEN 'jwt' END, CASE decision WHEN 'allow' THEN 'https://service.test' END,
 	CASE decision WHEN 'allow' THEN 'key-1' END, CASE decision WHEN 'allow' THEN sha256(uuid_send(id)) END,
-	sha256(uuid_send(id))
+	sha256(uuid_send(id)), jsonb_build_object('task', 'task-' || n / 20)
 FROM verdict ORDER BY n`

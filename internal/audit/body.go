@@ -34,6 +34,8 @@ type body struct {
 		TTL            int64          `json:"ttl"`
 		IdempotencyKey *string        `json:"idempotency_key"`
 		JKT            *string        `json:"jkt"`
+		// Others are the members of the request context besides the task.
+		Others jsontext.Value `json:",unknown"`
 	} `json:"request"`
 	Decision struct {
 		Outcome     string         `json:"outcome"`

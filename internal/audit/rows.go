@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -51,8 +52,19 @@ func (b *body) issuance(index int64) []string {
 		pointed(b.Expires), group, quorum, glass, cmp.Or(i.Kind, Null), pointed(i.Audience), pointed(i.KeyID), pointed(i.ClaimsDigest),
 		cmp.Or(i.Grant.Path, Null), strconv.FormatBool(i.Grant.Leased), strconv.FormatBool(i.Grant.Static), strconv.FormatBool(i.OneShot),
 		b.Request.Digest, shown, asked, pointed(b.Request.JKT), pointed(b.Parent), pointed(i.StatusList.ID), place,
-		onBehalfOf, userGroups,
+		onBehalfOf, userGroups, b.context(),
 	}, b.begun()...)
+}
+
+// context returns the request context.
+func (b *body) context() string {
+	members := map[string]jsontext.Value{}
+	if len(b.Request.Others) > 0 {
+		_ = json.Unmarshal(b.Request.Others, &members) // the parser has accepted them
+	}
+	members["task"], _ = jsontext.AppendQuote(nil, b.Request.Task)
+	text, _ := json.Marshal(members, json.Deterministic(true))
+	return string(text)
 }
 
 // onBehalfOf returns the id of the person on whose behalf the request was made, or Null.
@@ -108,7 +120,7 @@ func (t *Table) name(values []string, first int) string {
 // same reports whether two different texts mean the same value.
 func same(column, a, b string) bool {
 	switch column {
-	case "params": // jsonb has its own spelling of values
+	case "params", "context": // jsonb has its own spelling of values
 		spelt := jsontext.Value(b)
 		if spelt.Canonicalize(jsontext.CanonicalizeRawInts(false)) == nil && string(spelt) == a {
 			return true

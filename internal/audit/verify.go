@@ -336,7 +336,7 @@ var (
 		"resource", "params", "reason", "ttl_asked", "ttl", "decision", "decision_code", "explanation", "policies", "clamps",
 		"catalogue", "expires_at", "approval_group", "approval_quorum", "break_glass", "credential_kind", "audience", "key_id",
 		"claims_digest", "vault_path", "leased", "static", "one_shot", "request_digest", "canonical", "approves", "jkt",
-		"parent", "status_list", "status_index", "on_behalf_of", "on_behalf_groups",
+		"parent", "status_list", "status_index", "on_behalf_of", "on_behalf_groups", "context",
 	}
 	changing = []string{
 		"status", "status_detail", "status_time", "actor", "idempotency_key", "vault_accessor", "vault_lease",

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,35 +23,11 @@ import (
 // mostAsks is how many requests a page lists. An approver with more pending requests decides these first.
 const mostAsks = 50
 
-// agreed contains the parameters that a vote approves. They are decoded from the canonical text whose hash the vote
-// contains.
-type agreed struct {
-	TrustDomain string         `json:"trust_domain"`
-	SPIFFEID    string         `json:"spiffe_id"`
-	OnBehalfOf  string         `json:"on_behalf_of"`
-	Thumbprint  string         `json:"thumbprint"`
-	JKT         string         `json:"jkt"`
-	Scope       string         `json:"scope"`
-	Authority   string         `json:"authority"`
-	Resource    string         `json:"resource"`
-	Params      map[string]any `json:"params"`
-	TTL         int64          `json:"ttl"`
-	Task        string         `json:"task"`
-	Key         string         `json:"key"`
-	Audience    string         `json:"audience"`
-	Catalogue   string         `json:"catalogue"`
-	Group       string         `json:"group"`
-	Quorum      int            `json:"quorum"`
-	BreakGlass  string         `json:"break_glass"`
-	Remember    string         `json:"remember"`
-	Passkey     string         `json:"passkey"`
-	Expires     int64          `json:"expires"`
-}
-
 // ask is an approval request as one reader sees it.
 type ask struct {
 	*broker.ApprovalRequest
-	Agreed             agreed
+	// Agreed is what a vote approves. It is decoded from the text whose hash the vote contains.
+	Agreed             approval.Shown
 	Title, Owner, Hash string
 	// Alike is the number of similar requests that follow. It is set on the first of a group only.
 	Alike int
@@ -67,9 +42,12 @@ type ask struct {
 
 func (c *Console) askOf(one *broker.ApprovalRequest, who *visitor) (ask, error) {
 	hash := one.Hash()
-	a := ask{ApprovalRequest: one, Title: c.cfg.Broker.Title(one.Scope, one.Catalogue), Hash: hex.EncodeToString(hash[:])}
-	if err := json.Unmarshal([]byte(one.Canonical), &a.Agreed); err != nil {
-		return ask{}, fmt.Errorf("reading what a request asks for: %w", err)
+	shown, err := approval.Canonical(one.Canonical).Shown()
+	if err != nil {
+		return ask{}, err
+	}
+	a := ask{
+		ApprovalRequest: one, Agreed: shown, Title: c.cfg.Broker.Title(one.Scope, one.Catalogue), Hash: hex.EncodeToString(hash[:]),
 	}
 	a.Owner = c.cfg.Broker.Owner(a.Agreed.SPIFFEID)
 	a.Title = cmp.Or(a.Title, a.Agreed.Scope)

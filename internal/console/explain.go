@@ -26,13 +26,14 @@ const (
 
 // explainView is a hypothetical request and the decision on it.
 type explainView struct {
-	SPIFFEID, SVID, Scope, TTL, Task, User, Groups string
-	Names                                          []string // names of scopes; nil if there are too many to list
-	Params                                         []askedParam
-	Wrong                                          string // error in the form or in the request
-	Decision                                       *scopes.Decision
-	Policies                                       []scopes.Policy
-	Limits                                         []string
+	SPIFFEID, SVID, Scope, TTL, User, Groups string
+	Context                                  scopes.RequestContext
+	Names                                    []string // names of scopes; nil if there are too many to list
+	Params                                   []askedParam
+	Wrong                                    string // error in the form or in the request
+	Decision                                 *scopes.Decision
+	Policies                                 []scopes.Policy
+	Limits                                   []string
 }
 
 // askedParam is the form field of one scope parameter.
@@ -51,7 +52,10 @@ func (c *Console) explain(r *http.Request, _ *visitor) (view, error) {
 	query := r.URL.Query()
 	v := explainView{
 		SPIFFEID: query.Get("as"), SVID: query.Get("svid"), Scope: query.Get("scope"), TTL: query.Get("ttl"),
-		Task: cmp.Or(query.Get("task"), "example"), User: query.Get("user"), Groups: query.Get("groups"),
+		Context: scopes.RequestContext{Task: "example"}, User: query.Get("user"), Groups: query.Get("groups"),
+	}
+	for _, field := range v.Context.Fields() {
+		v.Context.Set(field.Name, cmp.Or(query.Get(field.Name), field.Value))
 	}
 	if all := catalogue.Scopes(); len(all) <= mostOffered {
 		for _, s := range all {
@@ -122,7 +126,7 @@ func (v *explainView) assess(catalogue *scopes.Catalogue, params map[string]any,
 	if v.User != "" {
 		who.User = &scopes.User{ID: v.User, Groups: strings.FieldsFunc(v.Groups, func(r rune) bool { return r == ',' || r == ' ' })}
 	}
-	d, err := catalogue.Assess(who, scopes.Ask{Scope: v.Scope, Params: params, TTL: ttl, Task: v.Task}, now)
+	d, err := catalogue.Assess(who, scopes.Ask{Scope: v.Scope, Params: params, TTL: ttl, RequestContext: v.Context}, now)
 	if invalid, ok := errors.AsType[*scopes.InvalidAsk](err); ok {
 		v.Wrong = "The request is invalid: " + invalid.Error()
 		return

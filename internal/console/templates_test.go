@@ -186,7 +186,7 @@ func samples(t *testing.T) []sample {
 	before, ahead := func(d time.Duration) time.Time { return sampled.Add(-d) }, func(d time.Duration) time.Time { return sampled.Add(d) }
 	subject := broker.Subject{ID: spiffeid.RequireFromString(sampleSandbox), Kind: "x509-svid"}
 	record := broker.View{
-		ID: sampleID, Index: 7, Time: before(4 * time.Minute), Subject: subject, Task: "triage-4711", Scope: "github.issues.write", Authority: "write", Resource: "github:repo/acme/api",
+		ID: sampleID, Index: 7, Time: before(4 * time.Minute), Subject: subject, RequestContext: scopes.RequestContext{Task: "triage-4711"}, Scope: "github.issues.write", Authority: "write", Resource: "github:repo/acme/api",
 		Params: map[string]any{"repo": "acme/api"}, Reason: "The milestone is done\u202e", TTL: 5 * time.Minute, TTLAsked: time.Hour, Clamps: []string{"scope.max"},
 		Decision: "allow", DecisionCode: scopes.ReasonApproved, Explanation: "Permitted by agents-may-write.", Policies: []string{"agents-may-write"}, Catalogue: sampleDigest,
 		Status: broker.StatusIssued, StatusTime: before(3 * time.Minute), Expires: ahead(2 * time.Minute), CredentialKind: "jwt", Audience: "https://github-gateway.test",
@@ -206,9 +206,9 @@ func samples(t *testing.T) []sample {
 		view.Explanation = "1 person of the group oncall must approve within 10m (agents-may-write, writes-need-a-person)."
 		a := &ask{
 			ApprovalRequest: &broker.ApprovalRequest{View: view}, Title: "Comment on issues of one repository", Owner: "alice", Hash: strings.Repeat("ab", 32), Approve: true, Deny: true,
-			Agreed: agreed{
-				TrustDomain: "acme.test", SPIFFEID: sampleSandbox, OnBehalfOf: samplePerson, Scope: view.Scope, Authority: "write", Resource: view.Resource, Params: map[string]any{"repo": "acme/api", "n": 7},
-				TTL: 300, Task: view.Task, Audience: view.Audience, Catalogue: sampleDigest, Group: "oncall", Quorum: 1, Expires: ahead(6 * time.Minute).Unix(), JKT: record.KeyID,
+			Agreed: approval.Shown{
+				TrustDomain: "acme.test", SPIFFEID: sampleSandbox, User: samplePerson, Scope: view.Scope, Authority: "write", Resource: view.Resource, Params: map[string]any{"repo": "acme/api", "n": 7},
+				TTL: 300, RequestContext: view.RequestContext, Audience: view.Audience, Catalogue: sampleDigest, Group: "oncall", Quorum: 1, Expires: ahead(6 * time.Minute).Unix(), JKT: record.KeyID,
 			},
 		}
 		a.ID, a.Reason = sampleID, "The milestone is done, so the issue needs a comment."
@@ -221,7 +221,7 @@ func samples(t *testing.T) []sample {
 	plain := request(nil)
 	broken := request(func(r *broker.ApprovalRequest, a *ask) {
 		r.Broken, r.ID, a.Break, a.Title, a.Agreed.BreakGlass, a.Agreed.Authority = true, "01a20207-f9ef-793c-8ab6-ac213794e0eb", true, "Log in to a host", "admins", "permission"
-		a.Alike, a.Agreed.Thumbprint, a.Agreed.OnBehalfOf, a.Owner, r.Votes, a.Agreed.Remember, r.Reason = 2, record.KeyID, "", "", 1, scopes.RememberTask, ""
+		a.Alike, a.Agreed.Thumbprint, a.Agreed.User, a.Owner, r.Votes, a.Agreed.Remember, r.Reason = 2, record.KeyID, "", "", 1, scopes.RememberTask, ""
 		a.Like = []ask{*plain, *request(func(_ *broker.ApprovalRequest, b *ask) {
 			b.Agreed.JKT, b.Agreed.Params, b.Agreed.Key = "", nil, strings.Repeat("cd", 32)
 		})}
@@ -462,7 +462,7 @@ func catalogueSamples(t *testing.T, admin, auditor *visitor, proposal broker.Cat
 	add("replay-none", admin, pageReplay.view("Replay", replayView{Since: sampled.Add(-24 * time.Hour)}))
 
 	explained := func(change func(*explainView)) explainView {
-		e := explainView{SPIFFEID: sampleSandbox, SVID: "jwt", Scope: "github.issues.read", Task: "example", Names: []string{"clock.read", "github.issues.read"}}
+		e := explainView{SPIFFEID: sampleSandbox, SVID: "jwt", Scope: "github.issues.read", Names: []string{"clock.read", "github.issues.read"}}
 		e.Params = paramFields(scope, func(string) string { return "acme/api" })
 		change(&e)
 		return e

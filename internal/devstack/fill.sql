@@ -5,7 +5,7 @@ INSERT INTO issuances (
     id, entry_index, time, trust_domain, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource, params, reason,
     ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue, status, status_detail, status_time,
     expires_at, approval_group, approval_quorum, credential_kind, audience, key_id, claims_digest, request_digest, vault_path,
-    vault_accessor, credential_name, secret_digest, leased, canonical, votes, on_behalf_of, on_behalf_groups)
+    vault_accessor, credential_name, secret_digest, leased, canonical, votes, on_behalf_of, on_behalf_groups, context)
 SELECT
     ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, n, time, domain,
     format('spiffe://%s/team-%s/agent-%s', domain, sandbox % 40, sandbox), 'x509-svid', 'dGh1bWJwcmludA',
@@ -29,7 +29,8 @@ SELECT
     decision = 'allow' AND kind = 'database', CASE WHEN decision = 'pending' THEN '{}' END,
     CASE WHEN decision = 'pending' AND status IN ('rejected', 'approved') THEN 1 ELSE 0 END,
     CASE WHEN decision = 'allow' AND n % 10 = 3 THEN 'https://idp.test#u' || repo END,
-    CASE WHEN decision = 'allow' AND n % 10 = 3 THEN '{}'::text[] END
+    CASE WHEN decision = 'allow' AND n % 10 = 3 THEN '{}'::text[] END,
+    jsonb_build_object('task', format('task-%s-%s', n / 40000, sandbox))
 FROM (
     SELECT *, CASE decision WHEN 'deny' THEN 'denied' WHEN 'pending' THEN
             (ARRAY['pending', 'approved', 'rejected', 'withdrawn'])[1 + n / 7 % 4]

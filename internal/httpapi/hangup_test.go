@@ -146,7 +146,7 @@ func TestBreakGlassNeedsAScopeThatAllowsIt(t *testing.T) {
 	text := strings.Replace(strings.Replace(v.Canonical, v.ID, id, 1), `"quorum":2,`, `"quorum":2,"break_glass":"staff",`, 1)
 	rec := broker.Record{
 		ID: id, Time: v.Time, Subject: v.Subject, Status: broker.StatusPending, Expires: v.Expires, Canonical: text, Digest: v.RequestDigest,
-		Request: broker.Request{Scope: v.Scope, Params: v.Params, TTL: v.TTLAsked, Task: v.Task, Reason: v.Reason},
+		Request: broker.Request{Scope: v.Scope, Params: v.Params, TTL: v.TTLAsked, RequestContext: scopes.RequestContext{Task: v.Task}, Reason: v.Reason},
 		Decision: scopes.Decision{
 			Outcome: scopes.Pending, Scope: &scopes.Scope{Name: v.Scope, Authority: scopes.Authority(v.Authority)}, Resource: v.Resource,
 			Params: v.Params, TTL: v.TTL, Policies: v.Policies, Reason: v.DecisionCode, Explanation: v.Explanation, Catalogue: v.Catalogue,

@@ -67,7 +67,11 @@ func (s *Server) ask(ctx context.Context, who attest.Identity, f form, req broke
 	if err != nil {
 		return err
 	}
-	req.Scope, req.Task, req.Reason = cmp.Or(f["scope"], d.Type), cmp.Or(f["task"], defaultTask), f["reason"]
+	req.Scope, req.Reason = cmp.Or(f["scope"], d.Type), f["reason"]
+	for _, field := range req.Fields() {
+		req.Set(field.Name, f[field.Name])
+	}
+	req.Task = cmp.Or(req.Task, defaultTask)
 	if d.Type != "" && d.Type != req.Scope {
 		return badMember("authorization_details", OAuthInvalidDetails, "names a different scope from scope")
 	}

@@ -21,10 +21,23 @@ import (
 // pollAfter is the number of seconds between polls for a decision by people.
 const pollAfter = 5
 
+// tokenRequest is the TokenRequest of openapi.yaml. It embeds the request context, so that a new field of it arrives by itself. A test
+// compares the members.
+type tokenRequest struct {
+	Scope  string `json:"scope"`
+	Params Params `json:"params"`
+	TTL    int64  `json:"ttl"`
+	scopes.RequestContext
+	Reason     string `json:"reason"`
+	CSR        string `json:"csr"`
+	PublicKey  string `json:"public_key"`
+	OnBehalfOf string `json:"on_behalf_of"`
+}
+
 // IssueToken authenticates the sandbox, reads the request, and lets the broker issue and deliver the credential.
 func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueTokenParams) {
 	serve(s, w, r, "issueToken", func(who attest.Identity) error {
-		ask, err := readOrder[TokenRequest](s, w, r, who)
+		ask, err := readOrder[tokenRequest](s, w, r, who)
 		if err != nil {
 			return err
 		}
@@ -32,7 +45,7 @@ func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueToken
 		if err != nil {
 			return err
 		}
-		if err := checkKeys(ask.Csr, ask.PublicKey); err != nil {
+		if err := checkKeys(ask.CSR, ask.PublicKey); err != nil {
 			return err
 		}
 		if err := checkText("reason", ask.Reason); err != nil {
@@ -52,8 +65,8 @@ func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueToken
 			return err
 		}
 		return s.cfg.Broker.Issue(r.Context(), who, broker.Request{
-			Scope: ask.Scope, Params: ask.Params, TTL: time.Duration(ask.TTL) * time.Second, Task: ask.Task, Reason: ask.Reason,
-			CSR: ask.Csr, PublicKey: ask.PublicKey, JKT: jkt, IdempotencyKey: key, User: user,
+			Scope: ask.Scope, Params: ask.Params, TTL: time.Duration(ask.TTL) * time.Second, RequestContext: ask.RequestContext,
+			Reason: ask.Reason, CSR: ask.CSR, PublicKey: ask.PublicKey, JKT: jkt, IdempotencyKey: key, User: user,
 		}, func(result broker.Result) error {
 			leave() // a caller that reads slowly must not hold a place
 			return s.deliver(w, r, result)

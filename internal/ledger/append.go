@@ -381,7 +381,7 @@ WITH locked AS MATERIALIZED (
 		status, status_time, expires_at, approval_group, approval_quorum, break_glass,
 		credential_kind, audience, key_id, claims_digest, request_digest, idempotency_key,
 		vault_path, leased, static, one_shot, canonical, approves, jkt, parent, status_list, status_index,
-		on_behalf_of, on_behalf_groups)
+		on_behalf_of, on_behalf_groups, context)
 	SELECT
 		id, head.base + place, time, doc #>> '{subject,trust_domain}', doc #>> '{subject,spiffe_id}',
 		doc #>> '{subject,svid}', doc #>> '{subject,thumbprint}', doc #>> '{request,task}',
@@ -403,7 +403,8 @@ WITH locked AS MATERIALIZED (
 		doc #>> '{decision,approval,canonical}', approves, doc #>> '{request,jkt}',
 		(doc ->> 'parent')::uuid, (doc #>> '{intent,status_list,id}')::uuid,
 		(doc #>> '{intent,status_list,index}')::integer, doc #>> '{on_behalf_of,id}',
-		CASE WHEN doc ? 'on_behalf_of' THEN ARRAY(SELECT jsonb_array_elements_text(doc #> '{on_behalf_of,groups}')) END
+		CASE WHEN doc ? 'on_behalf_of' THEN ARRAY(SELECT jsonb_array_elements_text(doc #> '{on_behalf_of,groups}')) END,
+		(doc -> 'request') - '{scope,params,ttl,reason,idempotency_key,jkt,digest}'::text[]
 	FROM judged, head
 	WHERE accepted AND NOT outcome AND kind <> 'call.refused'
 )

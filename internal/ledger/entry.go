@@ -95,12 +95,12 @@ type subjectBody struct {
 }
 
 type requestBody struct {
-	Scope          string         `json:"scope"`
-	Params         map[string]any `json:"params"`
-	TTL            int64          `json:"ttl"`
-	Task           string         `json:"task"`
-	Reason         string         `json:"reason"`
-	IdempotencyKey string         `json:"idempotency_key,omitzero"`
+	Scope  string         `json:"scope"`
+	Params map[string]any `json:"params"`
+	TTL    int64          `json:"ttl"`
+	scopes.RequestContext
+	Reason         string `json:"reason"`
+	IdempotencyKey string `json:"idempotency_key,omitzero"`
 	// JKT is the thumbprint of the key that the sandbox has proved.
 	JKT    string `json:"jkt,omitzero"`
 	Digest string `json:"digest"`
@@ -214,7 +214,7 @@ func (l *Ledger) Begin(ctx context.Context, rec broker.Record) (*broker.View, er
 	}
 	r := rec.Request
 	body.Request = requestBody{
-		Scope: r.Scope, Params: r.Params, TTL: seconds(r.TTL), Task: r.Task, Reason: r.Reason,
+		Scope: r.Scope, Params: r.Params, TTL: seconds(r.TTL), RequestContext: r.RequestContext, Reason: r.Reason,
 		IdempotencyKey: r.IdempotencyKey, JKT: r.JKT, Digest: hex.EncodeToString(rec.Digest[:]),
 	}
 	if body.Decision.Approval != nil {

@@ -276,7 +276,7 @@ func (p *polled) do(t *testing.T, d deed, who people.Person) error {
 }
 
 func (p *polled) ask(ctx context.Context, b *broker.Broker, scope string) error {
-	return b.Issue(ctx, p.sandbox, broker.Request{Scope: scope, Task: "t", Reason: "because"}, func(res broker.Result) error {
+	return b.Issue(ctx, p.sandbox, broker.Request{Scope: scope, RequestContext: scopes.RequestContext{Task: "t"}, Reason: "because"}, func(res broker.Result) error {
 		request := res.Record.ID
 		if res.Record.Approves != "" {
 			request = res.Record.Approves

@@ -121,7 +121,7 @@ func (h *History) Read(ctx context.Context, visit func(replay.Recorded)) error {
 
 func (h *History) readChunk(ctx context.Context, first int64, visit func(replay.Recorded)) error {
 	rows, err := h.pool.Query(ctx, `
-		SELECT id::text, time, spiffe_id, svid_kind = 'x509-svid', jkt IS NOT NULL, scope, params, ttl_asked, ttl, task, decision,
+		SELECT id::text, time, spiffe_id, svid_kind = 'x509-svid', jkt IS NOT NULL, scope, params, ttl_asked, ttl, context, decision,
 			decision_code, @svid::text = ANY (clamps), on_behalf_of, on_behalf_groups, @user::text = ANY (clamps)
 		FROM issuances
 		WHERE entry_index BETWEEN @first AND @last AND time >= @since AND approves IS NULL AND parent IS NULL
@@ -153,7 +153,7 @@ func recordedOf(row pgx.Row, raw *[]byte) (replay.Recorded, error) {
 	var cut, cutAgain bool // by the end of the SVID, and then by the end of the person's ID token
 	var user *string
 	var groups []string
-	err := row.Scan(&rec.ID, &rec.Time, &rec.SPIFFEID, &rec.Bound, &rec.Proved, &rec.Scope, raw, &asked, &given, &rec.Task, &rec.Outcome,
+	err := row.Scan(&rec.ID, &rec.Time, &rec.SPIFFEID, &rec.Bound, &rec.Proved, &rec.Scope, raw, &asked, &given, &rec.RequestContext, &rec.Outcome,
 		&rec.Reason, &cut, &user, &groups, &cutAgain)
 	rec.TTL, rec.Given = time.Duration(asked)*time.Second, time.Duration(given)*time.Second
 	if user != nil {

@@ -59,7 +59,7 @@ func recorded(rec broker.Record) replay.Recorded {
 	d := rec.Decision
 	return replay.Recorded{
 		ID: rec.ID, SPIFFEID: rec.Subject.ID.String(), Bound: rec.Subject.Kind == attest.KindX509, Proved: rec.Request.JKT != "", Scope: rec.Request.Scope,
-		Params: d.Params, TTL: rec.Request.TTL, Task: rec.Request.Task, Time: rec.Time.Truncate(time.Microsecond),
+		Params: d.Params, TTL: rec.Request.TTL, RequestContext: scopes.RequestContext{Task: rec.Request.Task}, Time: rec.Time.Truncate(time.Microsecond),
 		Outcome: d.Outcome, Reason: d.Reason, Given: d.TTL,
 	}
 }

@@ -22,7 +22,7 @@ var checks = []string{
 	`audience <> ''`, `key_id <> ''`, `idempotency_key <> ''`, `status_detail <> ''`,
 	`'' <> ALL (ARRAY[vault_path, vault_accessor, vault_lease, credential_name, actor]) AND octet_length(secret_digest) = 32`,
 	`octet_length(claims_digest) = 32`, `octet_length(request_digest) = 32`,
-	`jsonb_typeof(params) = 'object'`,
+	`jsonb_typeof(params) = 'object'`, `context ->> 'task' IS NOT DISTINCT FROM task`,
 	`approval_quorum >= 1`,
 	// the request
 	`starts_with(spiffe_id, 'spiffe://' || trust_domain || '/')`,
@@ -85,13 +85,13 @@ func TestRulesAgreeWithChecks(t *testing.T) {
 	}
 	conn := testkit.Connect(t, db.AdminURL)
 	rows := changedRows(t, conn)
-	if len(checks) != 32 {
-		t.Fatalf("got %d CHECKs, want 32", len(checks))
+	if len(checks) != 33 {
+		t.Fatalf("got %d CHECKs, want 33", len(checks))
 	}
 	const over = ` FROM unnest($1::jsonb[]) AS doc, LATERAL jsonb_populate_record(NULL::issuances, doc) AS i`
 	broken := texts(t, conn, `SELECT DISTINCT broken_rule(i)`+over+` WHERE broken_rule(i) IS NOT NULL`, rows)
-	if len(broken) != 20 {
-		t.Errorf("got rows that break %d rules (%s), want 20", len(broken), strings.Join(broken, ", "))
+	if len(broken) != 21 {
+		t.Errorf("got rows that break %d rules (%s), want 21", len(broken), strings.Join(broken, ", "))
 	}
 	if kept := texts(t, conn, `SELECT 'kept'`+over+` WHERE broken_rule(i) IS NULL`, rows); len(kept) < 100 || len(kept) > len(rows)-100 {
 		t.Errorf("got %d of %d rows that break no rule", len(kept), len(rows))

@@ -77,7 +77,7 @@ func copies(t *testing.T, conn *pgx.Conn, rec broker.Record, live, lapsed, quara
 	exec(t, conn, `
 		INSERT INTO issuances SELECT made.*
 		FROM issuances AS i, generate_series(0, $2::int + $3::int - 1) AS n, jsonb_populate_record(i, jsonb_build_object(
-			'id', gen_random_uuid(), 'entry_index', 1000 + n, 'task', 'task-' || n,
+			'id', gen_random_uuid(), 'entry_index', 1000 + n, 'task', 'task-' || n, 'context', jsonb_build_object('task', 'task-' || n),
 			'spiffe_id', 'spiffe://acme.test/agents/' || n % 500 || '/' || n % 20000,
 			'time', now() - CASE WHEN n < $2 THEN interval '1 minute' ELSE (n % 1000 + 25) * interval '1 hour' END,
 			'expires_at', CASE WHEN n < $2 THEN now() + (n % 1400 + 10) * interval '1 minute'

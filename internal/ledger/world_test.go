@@ -10,6 +10,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -54,7 +55,7 @@ var everything = broker.Reach{TrustDomains: []string{"acme.test", "other.test"}}
 func viewOf(rec broker.Record, index int64) broker.View {
 	d := rec.Decision
 	v := broker.View{
-		ID: rec.ID, Index: index, Time: rec.Time.Truncate(time.Microsecond), Subject: rec.Subject, Task: rec.Request.Task,
+		ID: rec.ID, Index: index, Time: rec.Time.Truncate(time.Microsecond), Subject: rec.Subject, RequestContext: scopes.RequestContext{Task: rec.Request.Task},
 		Scope: rec.Request.Scope, Resource: d.Resource, Params: d.Params, Reason: rec.Request.Reason,
 		TTLAsked: rec.Request.TTL, TTL: d.TTL, Decision: string(d.Outcome), DecisionCode: d.Reason,
 		Explanation: d.Explanation, Policies: d.Policies, Catalogue: d.Catalogue,

@@ -105,7 +105,7 @@ func issue(t *testing.T, m broker.Minter, now func() time.Time) (broker.Result, 
 	}
 	result, err := testkit.Delivered(func(deliver broker.Deliver) error {
 		return b.Issue(t.Context(), sandbox(t), broker.Request{
-			Scope: "github.issues.read", Params: map[string]any{"repo": "acme/api"}, Task: "t-1", Reason: "triage",
+			Scope: "github.issues.read", Params: map[string]any{"repo": "acme/api"}, RequestContext: scopes.RequestContext{Task: "t-1"}, Reason: "triage",
 		}, deliver)
 	})
 	return result, book, err

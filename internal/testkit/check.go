@@ -44,6 +44,14 @@ func (db *DB) Check(t testing.TB) {
 // CheckLedger verifies a ledger as an auditor without its keys would, and reports each finding as a test error.
 func CheckLedger(t testing.TB, adminURL string) {
 	t.Helper()
+	for _, f := range Findings(t, adminURL) {
+		t.Errorf("%s at entry %d: %s %s", f.Code, f.Index, f.Where, f.What)
+	}
+}
+
+// Findings verifies a ledger as CheckLedger does, and returns the findings.
+func Findings(t testing.TB, adminURL string) []audit.Finding {
+	t.Helper()
 	whole, err := snapshot.Open(t.Context(), adminURL)
 	if err != nil {
 		t.Fatal(err)
@@ -53,9 +61,7 @@ func CheckLedger(t testing.TB, adminURL string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range report.Findings {
-		t.Errorf("%s at entry %d: %s %s", f.Code, f.Index, f.Where, f.What)
-	}
+	return report.Findings
 }
 
 // CheckStates checks that the ledger finishes what it began. By the database's clock, no request may have been in an

@@ -33,7 +33,7 @@ func Allowed(change func(*broker.Record)) broker.Record {
 		Time:    start,
 		Subject: broker.Subject{ID: spiffeid.RequireFromString(Sandbox), Kind: attest.KindX509, Thumbprint: "dGh1bWI"},
 		Request: broker.Request{
-			Scope: "git.read", Params: map[string]any{"repo": "acme/api", "depth": int64(3)}, TTL: time.Hour, Task: "task-1",
+			Scope: "git.read", Params: map[string]any{"repo": "acme/api", "depth": int64(3)}, TTL: time.Hour, RequestContext: scopes.RequestContext{Task: "task-1"},
 			Reason: `look at <b>"it"</b> \u0000 = not a NUL`,
 		},
 		Decision: scopes.Decision{

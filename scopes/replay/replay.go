@@ -27,11 +27,11 @@ type Recorded struct {
 	Scope    string         // Scope and the next three fields are as requested
 	Params   map[string]any // never modified
 	TTL      time.Duration
-	Task     string
-	Time     time.Time
-	Outcome  scopes.Outcome
-	Reason   string
-	Given    time.Duration // the TTL that was given; 0 if it is not to be compared
+	scopes.RequestContext
+	Time    time.Time
+	Outcome scopes.Outcome
+	Reason  string
+	Given   time.Duration // the TTL that was given; 0 if it is not to be compared
 }
 
 // Shift says how a draft's answer differs from the recorded one.
@@ -177,7 +177,7 @@ func (r *Replayer) decide(rec Recorded) answer {
 		return known
 	}
 	got := answer{outcome: scopes.Invalid}
-	ask := scopes.Ask{Scope: rec.Scope, Params: rec.Params, TTL: rec.TTL, Task: rec.Task}
+	ask := scopes.Ask{Scope: rec.Scope, Params: rec.Params, TTL: rec.TTL, RequestContext: rec.RequestContext}
 	if d, err := r.draft.Redecide(who, ask, rec.Time, rec.Reason); err == nil {
 		got = answer{outcome: d.Outcome, ttl: d.TTL}
 	}
@@ -238,8 +238,12 @@ func (k *key) of(rec Recorded, f facts, who scopes.Subject) ([]byte, bool) {
 	}
 	// A malformed task makes the request invalid, whether or not a policy reads it.
 	k.flag(scopes.ValidTask(rec.Task))
-	if f.readsTask {
-		k.text(rec.Task)
+	said := rec.RequestContext
+	if !f.readsTask {
+		said.Task = ""
+	}
+	for _, field := range said.Fields() {
+		k.text(field.Value)
 	}
 	k.names = slices.AppendSeq(k.names[:0], maps.Keys(rec.Params))
 	slices.Sort(k.names)

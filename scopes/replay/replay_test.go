@@ -20,7 +20,7 @@ import (
 // agentReads is a decision in the world: an agent reads issues of a permitted repository.
 func agentReads() replay.Recorded {
 	return replay.Recorded{
-		ID: "01", SPIFFEID: "spiffe://td.example/agents/a", Scope: "git.issues.read", Params: testscopes.Repo("acme/api"), Task: "t",
+		ID: "01", SPIFFEID: "spiffe://td.example/agents/a", Scope: "git.issues.read", Params: testscopes.Repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"},
 		Time: testscopes.Noon, Outcome: scopes.Allow, Reason: scopes.ReasonPermitted, Given: 5 * time.Minute,
 	}
 }
@@ -135,7 +135,7 @@ func drawRecorded(t *rapid.T, c *scopes.Catalogue) (replay.Recorded, scopes.Subj
 	}
 	rec := replay.Recorded{
 		ID: fmt.Sprint(rapid.IntRange(0, 99).Draw(t, "record")), SPIFFEID: who.ID.String(), Bound: who.Bound, Proved: who.Proved, Expires: who.Expires, User: who.User,
-		Scope: ask.Scope, Params: ask.Params, TTL: ask.TTL, Task: ask.Task, Time: testscopes.Noon, Outcome: d.Outcome, Reason: d.Reason, Given: d.TTL,
+		Scope: ask.Scope, Params: ask.Params, TTL: ask.TTL, RequestContext: scopes.RequestContext{Task: ask.Task}, Time: testscopes.Noon, Outcome: d.Outcome, Reason: d.Reason, Given: d.TTL,
 	}
 	return rec, who, ask
 }
@@ -331,7 +331,7 @@ func BenchmarkReplay(b *testing.B) {
 func benchmarkDecision(i, kind int) replay.Recorded {
 	return replay.Recorded{
 		ID: fmt.Sprintf("%012d", i), SPIFFEID: fmt.Sprintf("spiffe://td.example/team-%d/agent-%d", kind%20, kind%997),
-		Scope: fmt.Sprintf("team%d.things%d.use", kind%50%5, kind%50), Task: fmt.Sprintf("task-%d", i),
+		Scope: fmt.Sprintf("team%d.things%d.use", kind%50%5, kind%50), RequestContext: scopes.RequestContext{Task: fmt.Sprintf("task-%d", i)},
 		Params: map[string]any{"repo": "acme/api", "n": json.Number(fmt.Sprint(kind))},
 		Time:   testscopes.Noon.Add(time.Duration(i) * time.Millisecond), Outcome: scopes.Allow, Given: 5 * time.Minute,
 	}

@@ -216,7 +216,7 @@ func (w *world) record(n int, change func(*broker.Record)) broker.Record {
 	rec := broker.Record{
 		ID: uuid.Must(uuid.NewV7()).String(), Time: at, Subject: subject(n),
 		Request: broker.Request{
-			Scope: "git.read", Params: params, TTL: time.Hour, Task: fmt.Sprintf("task-%d", n), Reason: `look at <b>"it"</b> – 🔍`,
+			Scope: "git.read", Params: params, TTL: time.Hour, RequestContext: scopes.RequestContext{Task: fmt.Sprintf("task-%d", n)}, Reason: `look at <b>"it"</b> – 🔍`,
 		},
 		Decision: scopes.Decision{
 			Outcome: scopes.Allow, Scope: &scopes.Scope{Name: "git.read", Authority: scopes.Read}, Resource: "git:repo/acme/api",

@@ -28,7 +28,7 @@ const Columns = `
 	coalesce(vault_lease, '') AS vault_lease, coalesce(credential_name, '') AS credential_name, secret_digest,
 	coalesce(canonical, '') AS canonical, votes, redemptions, coalesce(redeemed_by::text, '') AS redeemed_by,
 	coalesce(approves::text, '') AS approves, coalesce(remembered::text, '') AS remembered,
-	coalesce(parent::text, '') AS parent, on_behalf_of, on_behalf_groups`
+	coalesce(parent::text, '') AS parent, on_behalf_of, on_behalf_groups, context`
 
 // Broken is the condition that people have broken the glass for a request, in place of an approval by the group that was
 // asked.
@@ -51,6 +51,7 @@ type Row struct {
 	Thumbprint, Task, Reason         string
 	Scope, Authority, Resource       string
 	Params                           []byte
+	Context                          scopes.RequestContext
 	TTLAsked                         int64 `db:"ttl_asked"`
 	TTL                              int64
 	RequestDigest                    []byte
@@ -113,8 +114,8 @@ func (r *Row) View() (*broker.View, error) {
 	}
 	v := &broker.View{
 		ID: r.ID, Index: r.EntryIndex, Time: r.Time.UTC(),
-		Subject: broker.Subject{ID: id, Kind: attest.Kind(r.SVIDKind), Thumbprint: r.Thumbprint},
-		Task:    r.Task, Scope: r.Scope, Authority: r.Authority, Resource: r.Resource, Params: params, Reason: r.Reason,
+		Subject:        broker.Subject{ID: id, Kind: attest.Kind(r.SVIDKind), Thumbprint: r.Thumbprint},
+		RequestContext: r.Context, Scope: r.Scope, Authority: r.Authority, Resource: r.Resource, Params: params, Reason: r.Reason,
 		TTLAsked: time.Duration(r.TTLAsked) * time.Second, TTL: time.Duration(r.TTL) * time.Second,
 		Decision: r.Decision, DecisionCode: r.DecisionCode, Explanation: r.Explanation,
 		Policies: r.Policies, Clamps: r.Clamps, Catalogue: r.Catalogue,
