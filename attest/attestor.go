@@ -2,9 +2,9 @@
 // bearer token, and checks both against the bundle of the SVID's own trust domain. It also keeps those bundles current, from the
 // Workload API, from files and from SPIFFE federation endpoints.
 //
-// go-spiffe does the checks of the SPIFFE specifications. This package adds the checks that go-spiffe leaves to its caller: key
-// usages, a path in the ID, our own clock with a few seconds of leeway, short lifetimes, exactly one audience, and headers with
-// no members but alg, kid and typ.
+// go-spiffe does the checks of the SPIFFE specifications. This package adds the checks that go-spiffe leaves to its caller. It
+// checks key usages, and that the ID has a path. It takes the time from Config.Now. A JWT-SVID must have a short lifetime, exactly
+// one audience, and no header members other than alg, kid and typ.
 //
 // It must never create an Identity from anything but a verified SVID, never merge the bundles of two trust domains, never use the
 // system's certificate store for an SVID, and never put a byte of a token in an error. On any failure it returns an error that
@@ -33,7 +33,8 @@ const (
 	defaultLeeway     = 5 * time.Second
 	maxLeeway         = time.Minute
 
-	// A JWT-SVID with a longer total life than this is rejected, however little of its life remains.
+	// The longest total life of a JWT-SVID: from iat, or else nbf, to exp. A JWT-SVID with a longer one is rejected even if it
+	// expires soon.
 	maxJWTTotalLife = time.Hour
 )
 
@@ -52,15 +53,15 @@ type Config struct {
 	TrustDomains []spiffeid.TrustDomain
 	// Audience is the only audience that a JWT-SVID may have: our own issuer URL.
 	Audience string
-	// Now is the clock. go-spiffe also checks the system's clock, with a minute of leeway. If the two clocks differ by more, no
-	// JWT-SVID is accepted.
+	// Now is the clock. go-spiffe also compares the times of a JWT-SVID with the system's clock, with a minute of leeway. If Now
+	// and the system's clock differ too much, go-spiffe rejects every JWT-SVID.
 	Now func() time.Time
 	// MaxJWTLife is the longest remaining life of a JWT-SVID, 5 minutes by default and an hour at most.
 	MaxJWTLife time.Duration
 	// Leeway is how far the clock of a JWT-SVID's signer may differ from ours, 5 seconds by default.
 	Leeway time.Duration
-	// OnRefusal, if set, is called for every handshake that failed because of the client's certificate: at that point there is no
-	// request yet to refuse and record. It is called on the connection's goroutine.
+	// OnRefusal, if set, runs for each handshake that fails because of the client's certificate. Such a handshake leads to no
+	// request, so only OnRefusal can record the refusal. It runs on the goroutine of the connection.
 	OnRefusal func(remote net.Addr, err error)
 }
 
@@ -78,8 +79,8 @@ type Attestor struct {
 	tokens jws.Verified[crypto.PublicKey] // the key that verified the token
 }
 
-// New checks cfg and returns an Attestor. An empty audience or list of trust domains is an error: go-spiffe accepts any audience
-// if none is given.
+// New checks cfg and returns an Attestor. An empty list of trust domains is an error. An empty audience is one too, because
+// go-spiffe accepts any audience if none is given.
 func New(cfg Config) (*Attestor, error) {
 	switch {
 	case cfg.Bundles == nil:
@@ -184,8 +185,8 @@ func (i Identity) TrustDomain() spiffeid.TrustDomain { return i.id.TrustDomain()
 // Kind returns the kind of SVID that proved the identity. If the client presented both, it is KindX509, the stronger one.
 func (i Identity) Kind() Kind { return i.kind }
 
-// Expires returns the end of the SVID's life, or the earlier end if the client presented two SVIDs. For a JWT-SVID it can lie in
-// the past, by at most the leeway for clocks.
+// Expires returns the end of the SVID's life, or the earlier end if the client presented two SVIDs. For a JWT-SVID, that time may
+// already have passed, by at most Config.Leeway.
 func (i Identity) Expires() time.Time { return i.expires }
 
 // Thumbprint returns the base64url SHA-256 of the client's certificate (RFC 8705, x5t#S256). It is "" if a JWT-SVID alone proved
@@ -225,14 +226,16 @@ func ParseID(s string) (spiffeid.ID, error) {
 // only.
 //
 // Session tickets are disabled: Go does not verify the peer's certificate again on a resumed session, so a ticket would outlive
-// the SVID and even its authority. For the same reason VerifyConnection does the verification.
+// the SVID and even its authority. VerifyConnection does the verification, because Go calls it for resumed sessions too, unlike
+// VerifyPeerCertificate.
 func (a *Attestor) TLSConfig(getCert func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
 	base := &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		GetCertificate:         getCert,
 		ClientAuth:             tls.RequestClientCert,
 		SessionTicketsDisabled: true,
-		// http.Server adds these to its own copy, which GetConfigForClient then replaces.
+		// http.Server adds these protocols only to its own copy of the configuration. GetConfigForClient returns another one, so
+		// set them here.
 		NextProtos:       []string{"h2", "http/1.1"},
 		VerifyConnection: func(state tls.ConnectionState) error { return a.verifyConnection(nil, state) },
 	}

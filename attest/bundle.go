@@ -19,9 +19,9 @@ import (
 // maxBundleBytes leaves room for some thousand keys.
 const maxBundleBytes = 4 << 20
 
-// parseBundle parses a document in the SPIFFE bundle format. An empty list of keys is a valid bundle: by the specification, a
-// trust domain revokes all its keys that way, so keeping the old keys would trust revoked ones. A list without any usable key is
-// an error: it is more likely another kind of document.
+// parseBundle parses a document in the SPIFFE bundle format. An empty list of keys is a valid bundle: with it, a trust domain
+// revokes all its keys (by the specification). If parseBundle rejected it, the revoked keys would stay in use. A list of keys
+// without any usable one is an error: the document is probably not a bundle.
 func parseBundle(td spiffeid.TrustDomain, doc []byte) (*spiffebundle.Bundle, error) {
 	// encoding/json, which go-spiffe uses, takes the last of two members with the same name. This parser rejects them.
 	var strict struct {
@@ -170,14 +170,15 @@ func (h *held) status() BundleStatus {
 	return st
 }
 
-// filePoll is the shortest interval between two checks of a file, and so the delay until a new file is used.
+// filePoll is the shortest interval between two checks of a file. A changed file may stay unnoticed for that long.
 const filePoll = time.Second
 
-// file is a bundle in a file. It is checked when it is used, so there is no goroutine and nothing to stop.
+// file is a source that reads a bundle from a file. Each use of the bundle first checks the file, so the source needs neither a
+// goroutine nor a Close.
 //
-// If a new file cannot be read or parsed, the last good bundle stays in use, up to MaxStale, and the status shows the error: the
-// file is most likely half written, and a typo should not lock every workload out. If the file is removed, the bundle is
-// withdrawn at once: that is how an operator ends trust in a domain.
+// If the source cannot read or parse a changed file, it keeps the last good bundle for up to MaxStale, and its status shows the
+// error. The file is probably half written, and a typo should not lock out every workload. If the file is removed, the source
+// drops the bundle at once: in this way an operator ends trust in a domain.
 type file struct {
 	*held
 	path string

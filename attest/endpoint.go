@@ -138,11 +138,11 @@ func (e *endpoint) refresh(ctx context.Context) time.Duration {
 	if !ok {
 		return defaultRefresh
 	}
-	return min(max(hint, minRefresh), maxRefresh) // no hint may make Brevet overload a server, or stop refreshing
+	return min(max(hint, minRefresh), maxRefresh) // a wrong hint must neither overload the server nor stop the refreshing
 }
 
 // fetch rejects a bundle whose spiffe_sequence is lower than before: an attacker who replays an old bundle brings back removed
-// keys. It rejects a bundle that drops the number altogether too.
+// keys. It also rejects a bundle without a number if the known one has a number.
 func (e *endpoint) fetch(ctx context.Context) (bundle *spiffebundle.Bundle, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.spec.URL, http.NoBody)
 	if err != nil {

@@ -2,8 +2,8 @@ package attest
 
 import "github.com/brevet-dev/brevet/internal/refusal"
 
-// The reasons for which an SVID is rejected. The errors returned by this package wrap exactly one of these. A client may see an
-// error about its own certificate. The details, and which authorities we trust, go to the log only.
+// The reasons for which an SVID is rejected. The errors returned by this package wrap exactly one of these. A client may learn
+// what is wrong with its own SVID. The details, and everything that shows which authorities we trust, are for the log only.
 var (
 	ErrNoIdentity        error = refusal.New("attest", "no_identity", "neither a client certificate nor a token was presented")
 	ErrMalformed         error = refusal.New("attest", "svid_malformed", "the SVID is malformed")

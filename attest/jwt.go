@@ -27,7 +27,7 @@ func (a *Attestor) JWT(token string) (Identity, error) { return a.jwt(token, a.a
 // workload delegates to it. The audience is a separate one, so that a holder of the SVID cannot call as that workload.
 func ActorAudience(issuer string) string { return issuer + "/actor" }
 
-// Actor is like JWT, for an SVID with the audience ActorAudience. Such an SVID proves nothing anywhere else.
+// Actor is like JWT, for an SVID with the audience ActorAudience. JWT rejects such an SVID.
 func (a *Attestor) Actor(token string) (Identity, error) {
 	return a.jwt(token, ActorAudience(a.audience))
 }
@@ -69,7 +69,7 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	// All checks before this one ignore which trust domains are accepted, so their errors reveal nothing about that.
+	// The checks above do not depend on which trust domains are accepted, so their errors do not reveal them.
 	if err := a.acceptDomain(id); err != nil {
 		return Identity{}, err
 	}
@@ -81,7 +81,7 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	if known, ok := a.tokens.Get(digest); ok && jws.SameKey(known, key) {
 		return Identity{id: id, kind: KindJWT, expires: expires}, nil
 	}
-	// The bundle has exactly one key: whatever go-spiffe does with it, no other key can verify the token.
+	// Pass go-spiffe a bundle with only this key, so that no other key can verify the token.
 	bundle := jwtbundle.FromJWTAuthorities(id.TrustDomain(), map[string]crypto.PublicKey{header.KeyID: key})
 	svid, err := jwtsvid.ParseAndValidate(token, bundle, []string{audience})
 	if err != nil {
@@ -98,7 +98,8 @@ func (a *Attestor) jwt(token, audience string) (Identity, error) {
 	return Identity{id: id, kind: KindJWT, expires: expires}, nil
 }
 
-// checkTimes returns the end of the token's life. It allows each time to be off by the leeway, in the token's favour.
+// checkTimes returns the end of the token's life. It accepts a token that starts up to a.leeway later than now, or that expired up
+// to a.leeway ago.
 func (a *Attestor) checkTimes(claims tokenClaims) (time.Time, error) {
 	now := a.now()
 	expires, err := jws.Seconds(claims.Expires)
@@ -152,19 +153,19 @@ func (a *Attestor) jwtKey(td spiffeid.TrustDomain, header tokenHeader) (crypto.P
 	return key, nil
 }
 
-// keyFits lists the algorithms of JWT-SVID, section 2.1, with the keys that each may be used with. EdDSA is not on the list, and
-// neither is any symmetric algorithm.
+// keyFits maps each algorithm of JWT-SVID, section 2.1, to a check that a key is of the right type for it. The specification
+// allows neither EdDSA nor a symmetric algorithm.
 var keyFits = map[string]func(crypto.PublicKey) bool{
 	"RS256": jws.IsRSA, "RS384": jws.IsRSA, "RS512": jws.IsRSA,
 	"PS256": jws.IsRSA, "PS384": jws.IsRSA, "PS512": jws.IsRSA,
 	"ES256": jws.OnCurve(elliptic.P256()), "ES384": jws.OnCurve(elliptic.P384()), "ES512": jws.OnCurve(elliptic.P521()),
 }
 
-// maxTokenBytes is far above the size of any real JWT-SVID and far below a size that makes parsing a denial of service.
+// maxTokenBytes is far more than a real JWT-SVID needs. It is small enough that nobody can overload Brevet with large tokens.
 const maxTokenBytes = 8 << 10
 
-// tokenHeader has the only members that a JWT-SVID may have in its header (JWT-SVID, section 2). Any other, such as jku, jwk, x5c
-// or crit, asks a verifier to trust what the token's sender says about keys.
+// tokenHeader has the only members that a JWT-SVID may have in its header (JWT-SVID, section 2). Some others, such as jku, jwk and
+// x5c, ask a verifier to trust keys that the sender of the token chose.
 type tokenHeader struct {
 	Algorithm string         `json:"alg"`
 	KeyID     string         `json:"kid"`

@@ -16,9 +16,9 @@ import (
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
 
-// MaxStale is how long the last good bundle stays in use after its source begins to fail. If it were longer, an attacker who
-// blocks a source could keep a removed authority alive. If it were much shorter, a broken endpoint would cause an outage of the
-// domain.
+// MaxStale is how long the last good bundle stays in use after its source begins to fail. An attacker who blocks a source can keep
+// a removed authority in use for that long, so do not make it longer. If it were much shorter, a broken endpoint would soon lock
+// out the domain's workloads.
 const MaxStale = 24 * time.Hour
 
 // startWait is how long Open waits for slow sources. They keep trying after that.
@@ -211,13 +211,13 @@ func (s *Sources) Close() error {
 const (
 	workloadRetry = 5 * time.Second
 
-	// After this long without a good update, the connection is made again: on some answers go-spiffe gives up a stream
-	// permanently, and would then serve its last bundle for ever.
+	// If the source still fails after this time, it connects again. After some errors, go-spiffe closes a stream for good, and its
+	// BundleSource would return the last bundle for ever.
 	workloadRenew = 2 * time.Minute
 )
 
-// workload is one Workload API, with the trust domains that are configured to come from it. The API also returns the bundles of
-// federated domains; only the bundles of the members are read.
+// workload watches one Workload API for its members: the trust domains whose bundles the configuration takes from this API. The
+// API also returns the bundles of federated domains, which workload ignores.
 type workload struct {
 	addr    string
 	members []*held
@@ -267,7 +267,8 @@ func (w *workload) watch(ctx context.Context) error {
 func (w *workload) update(src *workloadapi.BundleSource) {
 	defer w.started()
 	for _, h := range w.members {
-		// X.509 and JWT authorities arrive in two streams. With the JWT authorities alone, no certificate can be verified.
+		// X.509 and JWT authorities arrive in two streams. Without this check, a bundle with only the JWT authorities could come
+		// into use, and no certificate would verify against it.
 		_, err := src.GetX509BundleForTrustDomain(h.domain)
 		var bundle *spiffebundle.Bundle
 		if err == nil {

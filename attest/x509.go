@@ -76,7 +76,7 @@ func (a *Attestor) verifyX509(state *tls.ConnectionState) (Identity, error) {
 	}
 	authorities := slices.DeleteFunc(bundle.X509Authorities(), func(c *x509.Certificate) bool { return !strongKey(c.PublicKey) })
 
-	// Do not compute the signatures of a chain in the cache again.
+	// If the cache has the chain, do not verify its signatures again.
 	now := a.now()
 	var digest [sha256.Size]byte
 	h := sha256.New()
@@ -114,14 +114,15 @@ func (a *Attestor) verifyX509(state *tls.ConnectionState) (Identity, error) {
 	return proven, nil
 }
 
-// trusted is the validity period common to all certificates of a verified chain, with the authorities that it was verified
-// against. The chain would verify again while these authorities are the same objects, and all certificates are valid.
+// trusted is what the cache keeps of a verified chain: the authorities that verified it, and the period in which all its
+// certificates are valid. Within this period, and while the bundle still has exactly these authorities, the chain needs no second
+// verification.
 type trusted struct {
 	authorities []*x509.Certificate
 	from, until time.Time
 }
 
-// checkChain bounds the presented chain. It checks every certificate, because the client chooses them all.
+// checkChain limits the size of the chain and rejects weak keys. It checks every certificate, because the client chooses them all.
 func checkChain(chain []*x509.Certificate) error {
 	if len(chain) > maxChain {
 		return fmt.Errorf("%w: a chain of %d certificates", ErrTooLarge, len(chain))
@@ -180,9 +181,8 @@ var (
 
 const tagURI = 6 // uniformResourceIdentifier, RFC 5280, 4.2.1.6
 
-// workloadID returns the ID in the one URI name of a leaf. It reads the signed bytes: crypto/x509 returns a parsed URL, and
-// printing that drops an empty fragment and lowers the case of the scheme. An ID that the specification forbids would then look
-// like an allowed one.
+// workloadID returns the ID in the one URI name of a leaf. It reads the signed bytes, not the URL that crypto/x509 has parsed. The
+// text of that URL lacks an empty fragment, and its scheme is in lower case, so a forbidden ID could look like an allowed one.
 func workloadID(leaf *x509.Certificate) (spiffeid.ID, error) {
 	var names []asn1.RawValue
 	if ext, ok := extension(leaf, oidSubjectAltName); ok {

@@ -40,20 +40,20 @@ var words = map[openapi.ProblemCode]struct {
 	status        int
 	title, detail string
 }{
-	codeNoRule:      {http.StatusForbidden, "No egress rule allows this call", "No scope that this sandbox may request has an egress rule for this host, method and path. The call was not sent. explanation says what the rules cover."},
-	codePending:     {http.StatusForbidden, "Approval required", "The call needs a credential that people must approve. The call was not sent. Retry it after the approval; waiting describes the pending request."},
+	codeNoRule:      {http.StatusForbidden, "No egress rule allows this call", "No scope that this sandbox may request has an egress rule for this host, method and path. The call was not sent. The member 'explanation' says what the rules cover."},
+	codePending:     {http.StatusForbidden, "Approval required", "The call needs a credential that people must approve. The call was not sent. Retry the call after the approval; the member 'waiting' describes the pending request."},
 	codePlaintext:   {http.StatusForbidden, "TLS required", "The gateway sends credentials only over TLS. The call was not sent. Use https."},
 	codeMisdirected: {http.StatusMisdirectedRequest, "Wrong host for this connection", "The host of the call differs from the host that the connection was opened for. The call was not sent."},
-	codeAddress:     {http.StatusForbidden, "Address not allowed", "The host has an address that is not public and that the operator of the gateway has not allowed. The call was not sent."},
-	codeUpgrade:     {http.StatusForbidden, "Protocol not supported", "A call can be upgraded only to a WebSocket. The call was not sent."},
+	codeAddress:     {http.StatusForbidden, "Address not allowed", "The host has a non-public address, and the operator of the gateway has not allowed it. The call was not sent."},
+	codeUpgrade:     {http.StatusForbidden, "Protocol not supported", "The gateway supports no protocol upgrade except to WebSocket. The call was not sent."},
 	codeTooMany:     {http.StatusTooManyRequests, "Too many calls", "This sandbox makes more calls than the gateway allows. Slow down."},
 	codeTooLarge:    {http.StatusRequestEntityTooLarge, "Body too large", "The body is larger than the gateway allows."},
 	codeCaller:      {http.StatusForbidden, "Unknown sandbox", "The gateway cannot identify the calling sandbox, or does not serve it. The call was not sent."},
 	codeUnavailable: {http.StatusServiceUnavailable, "Brevet unavailable", "The gateway cannot check now whether the call is allowed. The call was not sent. Try again."},
-	codeUnfit:       {http.StatusBadGateway, "Unsuitable credential", "The credential lacks the member that its egress rule names, or the member cannot be sent, or the host does not request it. The call was not sent. An admin must correct the catalogue."},
-	codeUpstream:    {http.StatusBadGateway, "No response from the host", "The gateway got no response from the host that it can return. explanation names the cause if the gateway knows it."},
+	codeUnfit:       {http.StatusBadGateway, "Unsuitable credential", "The gateway cannot send this credential as the egress rule says: a member is missing or has an unsuitable value, or the host does not ask for a client certificate. The call was not sent. An admin must correct the catalogue."},
+	codeUpstream:    {http.StatusBadGateway, "No response from the host", "The gateway received no response from the host, or none that it can pass on. The member 'explanation' names the cause if the gateway knows it."},
 	codeEnded:       {http.StatusForbidden, "Credential ended", "The task ended, or the credential was revoked or expired, during the call."},
-	codeSigned:      {http.StatusBadRequest, "Call signed by the sandbox", "The sandbox itself signed a part of the call, in a way that the gateway cannot replace. The call was not sent. explanation says what to change."},
+	codeSigned:      {http.StatusBadRequest, "Call signed by the sandbox", "The sandbox signed a part of the call itself, and the gateway cannot replace that signature. The call was not sent. The member 'explanation' says what to change."},
 }
 
 // refusal is the error for a call that is not forwarded. The sandbox sees it as a problem document.
@@ -171,7 +171,7 @@ func upstreamError(err error) string {
 	case is[x509.HostnameError](err):
 		return "the host's certificate is for another host name"
 	case is[x509.UnknownAuthorityError](err):
-		return "the host's certificate is from an authority that the gateway does not trust; the gateway's --host-ca sets the trusted ones"
+		return "the host's certificate is from an authority that the gateway does not trust; the gateway's option --host-ca names the trusted authorities"
 	case is[*tls.CertificateVerificationError](err):
 		return "the host's certificate cannot be verified"
 	case errors.Is(err, http.ErrSchemeMismatch) || is[tls.RecordHeaderError](err):

@@ -51,7 +51,7 @@ func signable(r *http.Request, service string) error {
 	case len(r.Header.Values("Content-Type")) > 1:
 		return &refusal{code: codeSigned, explanation: "the call has several Content-Type headers, and a signature covers one: send one"}
 	case slices.ContainsFunc(slices.Collect(maps.Keys(r.Header)), names):
-		return &refusal{code: codeNoRule, explanation: "a copy names its source only in a header, and rules match paths: read the object and write it"}
+		return &refusal{code: codeNoRule, explanation: "a copy call names its source in a header, and egress rules check only paths: read the object and write it instead of copying it"}
 	case !streams && r.ContentLength > maxSigned:
 		return tooLargeToSign(service)
 	}
@@ -59,7 +59,7 @@ func signable(r *http.Request, service string) error {
 }
 
 func tooLargeToSign(service string) error {
-	return &refusal{code: codeTooLarge, explanation: fmt.Sprintf("the signature for %s covers the body, which the gateway reads completely first: at most %d MiB", service, maxSigned>>20)}
+	return &refusal{code: codeTooLarge, explanation: fmt.Sprintf("the gateway reads the whole body of a call to %s before it signs the call, and such a body may have at most %d MiB", service, maxSigned>>20)}
 }
 
 // signer signs calls with an AWS key.

@@ -24,7 +24,7 @@ var repeatable = []string{"resource", "audience"}
 
 func badForm(detail string) error { return &requestError{kind: errForm, detail: detail} }
 
-// readForm reads a form as strictly as the specification allows: it has to ignore unknown parameters.
+// readForm reads a form strictly. It ignores unknown parameters, because the specification requires that.
 func readForm(w http.ResponseWriter, r *http.Request) (form, error) {
 	if r.URL.RawQuery != "" { // the query may be logged
 		return nil, badForm("query_unexpected")
@@ -86,7 +86,7 @@ func (s *Server) client(r *http.Request, f form) (attest.Identity, error) {
 	return clientOf(who, err, f)
 }
 
-// asker is like client, but also accepts a bearer token (RFC 7662, section 2.1). As in the rest of the API, that is a JWT-SVID.
+// asker is like client, but also accepts a JWT-SVID as a bearer token (RFC 7662, section 2.1), as the rest of the API does.
 func (s *Server) asker(r *http.Request, f form) (attest.Identity, error) {
 	bearer, err := bearerOf(r)
 	if err != nil || bearer == "" || r.TLS != nil && len(r.TLS.PeerCertificates) > 0 ||
@@ -137,7 +137,7 @@ func oauthName(err error, p Problem) OAuthErrorCode {
 	return OAuthInvalidRequest
 }
 
-// asClient authenticates the OAuth client that sends a form, runs handle, and answers an error in the OAuth form.
+// asClient reads a form, authenticates the OAuth client that sent it, and calls handle. It answers an error as an OAuth error.
 func (s *Server) asClient(
 	w http.ResponseWriter, r *http.Request, operation string, authenticate func(*http.Request, form) (attest.Identity, error),
 	handle func(attest.Identity, form) error,
@@ -193,7 +193,7 @@ func (s *Server) failOAuth(w http.ResponseWriter, r *http.Request, who caller, e
 	switch p.Status {
 	case http.StatusUnauthorized:
 		// The challenge is for the scheme that the client tried, as RFC 6749, section 5.2, requires. A client that sent no
-		// Authorization header gets none: libraries take it for the whole response, and do not show the user what is wrong.
+		// Authorization header gets no challenge: some libraries show the user only the challenge, and not the error in the body.
 		switch scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " "); {
 		case strings.EqualFold(scheme, "Basic"):
 			h.Set("WWW-Authenticate", `Basic realm="SVIDs only"`)
@@ -228,8 +228,8 @@ const (
 // clientMethods are the client authentication methods (draft-ietf-oauth-spiffe-client-auth).
 var clientMethods = []string{"spiffe_x509", "spiffe_jwt"}
 
-// issuerURL returns the issuer, which the configuration has checked to be a URL, and the root of its server. The paths of the API
-// begin at the root, whatever the path of the issuer is.
+// issuerURL returns the URL of the issuer, and the root URL of its server. The check of the configuration has already parsed the
+// issuer, so parsing it again does not fail. The paths of the API begin at the root, whatever the path of the issuer is.
 func (s *Server) issuerURL() (issuer *url.URL, root string) {
 	issuer, err := url.Parse(s.cfg.Broker.Issuer())
 	if err != nil {

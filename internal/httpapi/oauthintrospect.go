@@ -71,9 +71,9 @@ func (s *Server) aboutToken(
 	})
 }
 
-// IntrospectToken tells a resource server, or the token's own sandbox, whether a token is active (RFC 7662). It reveals nothing
-// about a token unless the caller may introspect it, and asks the store about no other token. For a resource server of the
-// token's audience, introspection counts as a use. For the token's own sandbox it does not.
+// IntrospectToken tells a resource server, or the token's own sandbox, whether a token is active (RFC 7662). If the caller may not
+// introspect a token, the answer is the same as for an invalid one, and the handler does not look the token up. For a resource
+// server of the token's audience, introspection counts as a use. For the token's own sandbox it does not.
 func (s *Server) IntrospectToken(w http.ResponseWriter, r *http.Request) {
 	s.aboutToken(w, r, "introspectToken", s.asker, func(who attest.Identity, raw string) error {
 		t, err := s.presented(raw)

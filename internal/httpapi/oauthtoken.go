@@ -27,7 +27,8 @@ import (
 // defaultTask is the task of requests from OAuth clients that send none.
 const defaultTask = "oauth"
 
-// GrantToken does for OAuth clients what IssueToken and RedeemRequest do.
+// GrantToken is the token endpoint. It issues tokens as IssueToken does, redeems approved requests as RedeemRequest does, and
+// exchanges tokens.
 func (s *Server) GrantToken(w http.ResponseWriter, r *http.Request) {
 	s.asClient(w, r, "grantToken", s.client, func(who attest.Identity, f form) error {
 		leave, err := s.enter(who)
@@ -40,7 +41,7 @@ func (s *Server) GrantToken(w http.ResponseWriter, r *http.Request) {
 			return err
 		}
 		ctx, deliver := r.Context(), func(result broker.Result) error {
-			leave() // a client that reads slowly must not hold a place
+			leave() // a client that reads slowly must not count as a request in progress
 			return s.deliverGrant(w, r, result)
 		}
 		switch GrantType(f["grant_type"]) {
@@ -61,7 +62,7 @@ func badMember(field string, name OAuthErrorCode, why string) error {
 	return &requestError{kind: errInvalid, field: field, detail: field, oauth: name, why: why}
 }
 
-// ask issues what the form requests, as issueToken does. req has the key and the person that the call has proved.
+// ask issues what the form requests, as issueToken does. req already has the DPoP key and the person, if the call has proved them.
 func (s *Server) ask(ctx context.Context, who attest.Identity, f form, req broker.Request, deliver broker.Deliver) error {
 	d, err := readDetails(f)
 	if err != nil {
@@ -73,7 +74,7 @@ func (s *Server) ask(ctx context.Context, who attest.Identity, f form, req broke
 	}
 	req.Task = cmp.Or(req.Task, defaultTask)
 	if d.Type != "" && d.Type != req.Scope {
-		return badMember("authorization_details", OAuthInvalidDetails, "names a different scope from scope")
+		return badMember("authorization_details", OAuthInvalidDetails, "has a type that differs from the parameter scope")
 	}
 	if req.Scope == "" || strings.Contains(req.Scope, " ") {
 		return badMember("scope", OAuthInvalidScope, "must be the name of exactly one scope")
@@ -87,7 +88,7 @@ func (s *Server) ask(ctx context.Context, who attest.Identity, f form, req broke
 	}
 	for _, name := range repeatable {
 		if asked := f[name]; asked != "" && req.Expect.Audience != "" && asked != req.Expect.Audience {
-			return badMember(name, OAuthInvalidTarget, "differs from the requested audience")
+			return badMember(name, OAuthInvalidTarget, "differs from the audience that another parameter requests")
 		} else if asked != "" {
 			req.Expect.Audience = asked
 		}
@@ -113,7 +114,7 @@ func readTTL(text string) (time.Duration, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil || n == 0 || n > mostTTL {
-		return 0, badMember("ttl", OAuthInvalidRequest, "must be a whole number of seconds, at least 1")
+		return 0, badMember("ttl", OAuthInvalidRequest, fmt.Sprintf("must be a whole number of seconds from 1 to %d", mostTTL))
 	}
 	return time.Duration(n) * time.Second, nil
 }
@@ -151,7 +152,7 @@ func readDetails(f form) (authorizationDetail, error) {
 	case all[0].Type == "":
 		return authorizationDetail{}, badDetails("must have a type, the name of a scope")
 	case all[0].Actions != nil && len(all[0].Actions) != 1, all[0].Locations != nil && len(all[0].Locations) != 1:
-		return authorizationDetail{}, badDetails("has actions or locations that differ from the scope")
+		return authorizationDetail{}, badDetails("must have exactly one element in actions, and in locations, if they are present")
 	}
 	return all[0], nil
 }
@@ -177,11 +178,11 @@ func unexpected(err error, f form) error {
 	case !ok:
 		return err
 	case found.Field == broker.UnexpectedKind:
-		return badMember("scope", OAuthInvalidScope, "does not issue an access token: request it at POST /v1/tokens")
+		return badMember("scope", OAuthInvalidScope, "issues credentials of another kind than access tokens: request them at POST /v1/tokens")
 	case found.Field == broker.UnexpectedAudience && f["resource"]+f["audience"] != "":
-		return badMember("audience", OAuthInvalidTarget, "differs from the scope")
+		return badMember("audience", OAuthInvalidTarget, "differs from the audience of the scope")
 	}
-	return badDetails("differs from the scope")
+	return badDetails("differs from the definition of the scope")
 }
 
 // awaited is the error of a request that is still pending.
@@ -246,7 +247,7 @@ func (s *Server) deliverGrant(w http.ResponseWriter, r *http.Request, result bro
 	return errFault
 }
 
-// accessToken returns token's result in OAuth's form, with authorization_details exactly as the token has them.
+// accessToken returns the token as an OAuth response. Its authorization_details are exactly those in the token.
 func (s *Server) accessToken(result broker.Result) (AccessToken, error) {
 	t := s.token(result)
 	var claims struct {
@@ -281,7 +282,7 @@ func (s *Server) exchange(ctx context.Context, who attest.Identity, f form, jkt 
 	case TokenType(f["subject_token_type"]) != TokenTypeIDToken:
 		return s.exchangeToken(ctx, who, f, deliver)
 	case f["actor_token"]+f["actor_token_type"] != "":
-		return badMember("actor_token", OAuthInvalidRequest, "must be omitted on behalf of a person: the client itself is the actor")
+		return badMember("actor_token", OAuthInvalidRequest, "must be omitted if the subject token is an ID token: the client itself is the actor")
 	case f["subject_token"] == "":
 		return badMember("subject_token", OAuthInvalidRequest, "is required")
 	}
@@ -334,17 +335,18 @@ func (s *Server) exchangeToken(ctx context.Context, who attest.Identity, f form,
 	return err
 }
 
-// agrees checks that the form repeats the subject token: the new token has the same action, audience and task.
+// agrees checks that the parameters of the form, where present, equal those of the subject token: the new token allows the same
+// action, for the same audience and task.
 func agrees(f form, t token.Claims) error {
 	if f["scope"] != "" && f["scope"] != t.Scope {
-		return badMember("scope", OAuthInvalidScope, "differs from the subject token")
+		return badMember("scope", OAuthInvalidScope, "differs from the scope of the subject token")
 	}
 	if f["task"] != "" && f["task"] != t.Task {
-		return badMember("task", OAuthInvalidRequest, "differs from the subject token")
+		return badMember("task", OAuthInvalidRequest, "differs from the task of the subject token")
 	}
 	for _, name := range repeatable {
 		if f[name] != "" && f[name] != t.Audience {
-			return badMember(name, OAuthInvalidTarget, "differs from the subject token")
+			return badMember(name, OAuthInvalidTarget, "differs from the audience of the subject token")
 		}
 	}
 	if f["authorization_details"] == "" {
@@ -366,7 +368,7 @@ func agrees(f form, t token.Claims) error {
 			(len(params)+len(granted.Params) == 0 || reflect.DeepEqual(params, granted.Params))
 	}
 	if len(t.Details) != 1 || !same(t.Details[0]) {
-		return badDetails("differs from the grant of the subject token")
+		return badDetails("differs from the authorization_details of the subject token")
 	}
 	return nil
 }

@@ -29,7 +29,8 @@ type Bootstrap struct {
 	// TokenRole names the role of the token store that creates the tokens of dynamic credentials; empty means "brevet".
 	TokenRole string
 	// Policies are the policies of the catalogue's scopes. Run does not delete policies of earlier catalogues: they may still be
-	// in use. Run rejects a policy that reaches the Transit engine: its holder could sign as Brevet does.
+	// in use. Run rejects a policy that covers paths of the Transit engine: a token with it could sign tokens in the name of
+	// Brevet.
 	Policies []scopes.VaultPolicy
 	// MaxTTL is the longest TTL that the catalogue allows; zero means 24 hours.
 	MaxTTL time.Duration
@@ -46,7 +47,7 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	if err := b.check(); err != nil {
 		return Login{}, err
 	}
-	// An admin's few calls accept answers other than 200, which the guard of minting does not.
+	// Use the transport without a guard: Vault answers some of these calls with a status that guard rejects.
 	cfg := Config{Addr: b.Addr, CAFile: b.CAFile, Namespace: b.Namespace, Timeout: 30 * time.Second}
 	transport, err := newTransport(cfg)
 	if err != nil {
@@ -84,7 +85,7 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	}); err != nil {
 		return Login{}, fmt.Errorf("writing the role: %w", err)
 	}
-	// The tokens of this role outlive the broker's own and hold only the policies of scopes.
+	// The tokens of this role are orphans, so they outlive the broker's own token. They can have only policies of scopes.
 	if err := write("auth/token/roles/"+b.TokenRole, map[string]any{
 		"orphan": true, "renewable": true, "token_type": "service", "token_no_default_policy": true,
 		"allowed_policies_glob": []string{scopePolicies + "*"}, "token_explicit_max_ttl": b.MaxTTL.String(),
@@ -113,7 +114,7 @@ func (b Bootstrap) check() error {
 			return fmt.Errorf("%w: %q is not the policy of a scope", ErrConfig, p.Name)
 		}
 		if !scopePolicy.MatchString(p.Text) {
-			return fmt.Errorf("%w: %s is not as scopes write policies", ErrConfig, p.Name)
+			return fmt.Errorf("%w: %s is not in the form of a scope's policy", ErrConfig, p.Name)
 		}
 		for _, path := range policyPath.FindAllStringSubmatch(p.Text, -1) {
 			if mayReach(path[1], b.Mount) {
@@ -124,7 +125,7 @@ func (b Bootstrap) check() error {
 	return checkAddr(b.Addr)
 }
 
-// noRedirects turns a redirect into an error: the Vault client takes a redirect with a body for a success.
+// noRedirects turns a redirect into an error: the Vault client treats a redirect with a body as a success.
 type noRedirects struct{ next http.RoundTripper }
 
 func (n noRedirects) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -171,9 +172,9 @@ func inUse(err error) error {
 //go:embed policy.hcl
 var policyText string
 
-// Policy returns the Vault policy with exactly the rights that the broker's login needs, for a Transit mount and key, the log's
-// key next to it, and a role of the token store. If a name is not plain, the policy is empty and grants nothing: a star in a path
-// would grant a great deal.
+// Policy returns the Vault policy with exactly the rights that the broker's login needs. It inserts the names of the Transit
+// mount, of the signing key (the key for checkpoints is named after it), and of a role of the token store. If a name is not plain,
+// the policy is empty and grants nothing: a * in a path would match many other paths.
 func Policy(mount, key, tokenRole string) string {
 	if !mountName.MatchString(mount) || !keyName.MatchString(key) || !keyName.MatchString(tokenRole) {
 		return ""

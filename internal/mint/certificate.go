@@ -113,7 +113,7 @@ func sshOf(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 		return mintedSecret{}, fmt.Errorf("%w: the certificate has other principals", broker.ErrMintMismatch)
 	case !slices.Equal(cert.Key.Marshal(), asked.Marshal()):
 		return mintedSecret{}, fmt.Errorf("%w: the certificate is for another key", broker.ErrMintMismatch)
-	// Vault computes the expiry from its own clock.
+	// Vault computes the expiry from its own clock, so allow the leeway.
 	case cert.ValidBefore > math.MaxInt64 || time.Unix(int64(cert.ValidBefore), 0).After(intent.Expires.Add(leeway)):
 		return mintedSecret{}, fmt.Errorf("%w: the certificate lives too long", broker.ErrMintMismatch)
 	case !strings.Contains(cert.KeyId, intent.ID):

@@ -13,7 +13,7 @@ import (
 
 // Config holds the address of Vault, the broker's login, and the key to sign with.
 type Config struct {
-	// Addr is Vault's URL. Plain http is accepted only for a loopback address, where an agent may listen.
+	// Addr is Vault's URL. Plain http is accepted only for a loopback address, where Vault Agent may listen.
 	Addr string
 	// CAFile is a PEM file with the only authorities that may sign Vault's certificate. If empty, the system's authorities are
 	// trusted.
@@ -26,8 +26,8 @@ type Config struct {
 	Mount string
 	// SigningKey is the name of the Transit key, of type ecdsa-p256 or ed25519.
 	SigningKey string
-	// TokenRole is the role of Vault's token store that creates the tokens under which dynamic credentials live; empty means
-	// "brevet".
+	// TokenRole is the role of Vault's token store that creates a token for each dynamic credential. A credential with a lease
+	// ends with its token. Empty means "brevet".
 	TokenRole string
 	// JWKSMaxAge is how long verifiers may cache the JWKS; zero means 5 minutes.
 	JWKSMaxAge time.Duration
@@ -65,7 +65,7 @@ type AppRole struct {
 type JWT struct {
 	Mount string // empty means "jwt"
 	Role  string
-	// TokenFile or Token supplies the JWT. It is read for each login.
+	// Either TokenFile or Token supplies the JWT. Each login reads it again.
 	TokenFile string
 	Token     func(ctx context.Context) (string, error)
 }

@@ -26,7 +26,7 @@ var (
 	errNoAnswer      = errors.New("no answer in time")
 	errCutOff        = errors.New("answer was cut off")
 	errNotUnderstood = errors.New("answer was not understood")
-	errStillThere    = errors.New("it revoked, and what was revoked is still there")
+	errStillThere    = errors.New("the revoked token or lease still exists")
 )
 
 // answerError is an error status in an answer of Vault.
@@ -42,8 +42,8 @@ func (e *answerError) Error() string {
 	return fmt.Sprintf("status %d (%s)", e.status, strings.Join(e.messages, "; "))
 }
 
-// unavailable builds the error that callers see when a call to Vault fails. It keeps a cause only if that cause is known to hold
-// no text of the server: error texts end up in logs, and a hostile server may echo the token in any part of its answer.
+// unavailable builds the error that callers see when a call to Vault fails. It drops every cause that may hold unclipped text of
+// the server. Error texts end up in logs, and a hostile server may repeat the token in any part of its answer.
 func unavailable(doing string, err error) error {
 	var answer *answerError
 	var network *net.OpError
@@ -77,8 +77,8 @@ const (
 	longestWord    = 24
 )
 
-// clip shortens a text of the server. It removes words that could be secrets (tokens, secret ids and JWTs are longer than any
-// word of Vault's messages) and characters that could steer a terminal.
+// clip shortens a text of the server. It replaces long words, because they could be secrets: tokens, secret ids and JWTs are
+// longer than the words of Vault's messages. It removes characters that could control a terminal.
 func clip(text string) string {
 	words := strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
 	var b strings.Builder
@@ -106,8 +106,8 @@ func statusOf(err error) int {
 	return 0
 }
 
-// refuses reports whether Vault will give the same answer until its configuration changes. It leaves a 403 to the caller. A
-// status that means "later" or "elsewhere" is not a refusal.
+// refuses reports whether Vault will give the same answer until its configuration changes. It returns false for a 403, whose
+// meaning depends on the caller, and for a status that means "later" or "elsewhere".
 func refuses(status int) bool {
 	switch status {
 	case http.StatusForbidden, http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusPreconditionFailed:
@@ -128,8 +128,8 @@ func says(err error, words string) bool {
 // unmounted reports whether Vault answered that no engine is mounted at the path.
 func unmounted(err error) bool { return says(err, "no handler for route") }
 
-// gone reports whether Vault says that the token or lease does not exist, by both the status and the words of its answer. With
-// the status alone, a 404 for an unknown path or a 403 for our own login would pass for the end of a credential.
+// gone reports whether Vault says that the token or lease does not exist, by both the status and the words of its answer. The
+// status alone is not enough: a 404 can mean an unknown path, and a 403 can be about our own login.
 func gone(err error, words []string) bool {
 	return slices.Contains([]int{http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound}, statusOf(err)) &&
 		slices.ContainsFunc(words, func(word string) bool { return says(err, word) })

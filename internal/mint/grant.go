@@ -27,14 +27,14 @@ const abandonTimeout = 3 * time.Second
 
 // mintGrant asks Vault to make a dynamic credential under a separate token. That token expires soon unless Renew is called.
 func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Credential, error) {
-	// Reject what could be carried out only in part.
+	// Reject an intent that is incomplete, or that would make Vault do something else.
 	g, bare, refused := intent.Grant, intent.Kind == scopes.KindVaultToken, ""
 	switch {
 	case intent.ID == "" || g.Policy == "":
 		refused = "the intent names no issuance or no policy"
 	case bare && g.Path == "" && g.Method == "" && g.Leased: // a token needs no call
 
-	// The client would clean the path and request another one.
+	// The Vault client cleans a path, so it would send the request to another one.
 	case bare || g.Path == "" || path.Clean("/"+g.Path) != "/"+g.Path:
 		refused = "the path is not plain"
 	case mayReach(g.Path, m.cfg.Mount):
@@ -59,7 +59,7 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 		return broker.Credential{}, m.abandon(ctx, w, err)
 	}
 	if !intent.Grant.Leased {
-		w.lease = broker.VaultLease{} // the token has made its only call, and nothing lives under it
+		w.lease = broker.VaultLease{} // the token has made its only call, and no lease depends on it
 	}
 	return broker.Credential{
 		Secret: secret.New(w.secret),
@@ -69,7 +69,8 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 	}, nil
 }
 
-// wrapped is a credential that is being minted, with what is known of it so far.
+// wrapped is a credential that is being minted, with what is known of it so far. Its token is not a wrapping token of Vault, but
+// an ordinary token that draw uses to get the credential.
 type wrapped struct {
 	intent broker.Intent
 	token  string
@@ -82,8 +83,8 @@ type wrapped struct {
 	mintedSecret
 }
 
-// wrap creates the token that the credential will live under. If it returns both a token and an error, the caller must revoke the
-// token.
+// wrap creates the token that draw uses to get the credential, and that owns its lease, if any. If it returns both a token and an
+// error, the caller must revoke the token.
 func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAuth, error) {
 	left := m.left(intent.Expires)
 	if left < 1 || ctx.Err() != nil {
@@ -102,7 +103,7 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 		})
 	})
 	if err != nil {
-		// Vault refused, or was never reached: certainly, nothing was made.
+		// Vault refused the call or never received it, so it made nothing.
 		network, sent := errors.AsType[*net.OpError](err)
 		_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
 		if statusOf(err)/100 == 4 || (sent && network.Op == "dial") || untrusted {
@@ -121,7 +122,7 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 	only := []string{intent.Grant.Policy}
 	switch {
 	case !auth.Orphan:
-		return auth, fmt.Errorf("%w: the token is not an orphan, which its role has to make it", broker.ErrMintMismatch)
+		return auth, fmt.Errorf("%w: the token is not an orphan: its role must set orphan=true", broker.ErrMintMismatch)
 	case !slices.Equal(auth.Policies, only), auth.TokenPolicies != nil && !slices.Equal(auth.TokenPolicies, only):
 		return auth, fmt.Errorf("%w: the token has other policies", broker.ErrMintMismatch)
 	case len(auth.IdentityPolicies) > 0 || auth.EntityID != "":
@@ -129,12 +130,13 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 	case auth.LeaseDuration < 1 || auth.LeaseDuration > ttl:
 		return auth, fmt.Errorf("%w: the token lives %d s without being renewed, want %d s at most", broker.ErrMintMismatch, auth.LeaseDuration, ttl)
 	case auth.Renewable != (uses == 0):
-		return auth, fmt.Errorf("%w: the token's being renewable is %t", broker.ErrMintMismatch, auth.Renewable)
+		return auth, fmt.Errorf("%w: the token has renewable=%t, want %t", broker.ErrMintMismatch, auth.Renewable, uses == 0)
 	}
 	return auth, nil
 }
 
-// draw makes one call to Vault with the wrapper's token, and takes the credential out of the answer.
+// draw makes one call to Vault with the new token, and reads the credential from the answer. For kind vault-token it makes no
+// call: the new token is the credential.
 func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 	if w.intent.Kind == scopes.KindVaultToken {
 		var err error
@@ -159,7 +161,7 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 	case scopes.KindSSH:
 		data["ttl"] = seconds(left)
 	}
-	// Copy a client that is never used itself: it can be copied while other goroutines are at work.
+	// Copy childClient, which sends no calls itself, so that copying it is safe while other goroutines do the same.
 	client := m.childClient.WithRequestCallbacks(func(r *api.Request) { r.ClientToken = w.token })
 	answer, err := m.exchange(ctx, doing, wrapperToken, func(ctx context.Context) (*api.Secret, error) {
 		if w.intent.Grant.Method == scopes.MethodRead {
@@ -175,13 +177,13 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 		}
 		return fmt.Errorf("%s: %w", doing, &broker.NotMounted{Mount: mount})
 	}
-	// The client accepts any JSON as data, but every answer of Vault has an id.
+	// The Vault client accepts any JSON object as an answer, but each answer of Vault has a request_id.
 	if err == nil && (answer == nil || answer.RequestID == "" || len(answer.Data) == 0) {
 		err = unavailable(doing, errNotUnderstood)
 	}
 	if answer != nil && answer.RequestID != "" && ofOrder(w.intent, answer) { // a lease of something else is not ours to revoke
 		w.lease.Lease = answer.LeaseID
-		// Vault ends the lease with the token in any case, so a lease that lives longer, or cannot be renewed, needs no renewal.
+		// Renew the lease too if it is renewable and shorter than the credential. A longer lease ends with the token.
 		w.short = answer.LeaseID != "" && answer.Renewable && answer.LeaseDuration < m.left(w.intent.Expires)-renewSlack
 	}
 	if err == nil {
@@ -195,14 +197,14 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 	return err
 }
 
-// abandon revokes a credential that will not be delivered, even if the caller is gone. It returns the cause, as a *broker.Lost
-// unless Vault has confirmed that nothing is alive.
+// abandon revokes a credential that will not be delivered, even if the caller is gone. If Vault confirms that neither the lease
+// nor the token exists any more, abandon returns cause. Otherwise it returns cause in a *broker.Lost.
 func (m *Minter) abandon(ctx context.Context, w *wrapped, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTimeout)
 	defer cancel()
 	err := m.Revoke(ctx, w.lease)
 	for err != nil && wait.For(ctx, 50*time.Millisecond) {
-		err = m.Revoke(ctx, w.lease) // Vault revokes a token after its last call asynchronously
+		err = m.Revoke(ctx, w.lease) // after the last use of a token, Vault revokes it asynchronously
 	}
 	if err != nil || w.unseen {
 		return &broker.Lost{VaultLease: w.lease, Err: cause}
@@ -210,7 +212,7 @@ func (m *Minter) abandon(ctx context.Context, w *wrapped, cause error) error {
 	return cause
 }
 
-// left returns the whole seconds that are left.
+// left returns the number of whole seconds until a time.
 func (m *Minter) left(until time.Time) int { return int(until.Sub(m.cfg.Now()) / time.Second) }
 
 func seconds(n int) string { return strconv.Itoa(n) + "s" }
@@ -268,7 +270,7 @@ type mintedSecret struct {
 func decode(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	switch leased := answer.LeaseID != ""; {
 	case leased && !ofOrder(intent, answer):
-		return mintedSecret{}, fmt.Errorf("%w: its lease is of something else", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: its lease belongs to another path", broker.ErrMintMismatch)
 	case intent.Grant.Leased && !leased && intent.Kind == scopes.KindPKI:
 		return mintedSecret{}, fmt.Errorf("%w: the certificate has no lease: its role needs generate_lease=true", broker.ErrMintMismatch)
 	case intent.Grant.Leased && !leased:
@@ -295,7 +297,8 @@ func decode(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 		}
 		return handOver(made, made.Username, sha256.Sum256([]byte(made.Password)))
 
-	// A secret that somebody stored, with its version if the engine keeps versions. It has no digest: it could be guessed from that.
+	// A secret that somebody stored, with its version if the engine keeps versions. It has no digest: with one, somebody could
+	// check guesses of a weak secret.
 	case scopes.KindKV:
 		inner, isMap := answer.Data["data"].(map[string]any)
 		metadata, described := answer.Data["metadata"].(map[string]any)
@@ -305,8 +308,9 @@ func decode(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 		}
 		return handOver(map[string]any{"data": answer.Data}, "", [32]byte{})
 
-	// The answer of an arbitrary engine. The credential's name in the target system is the first of the usual members that is present.
-	// The digest is of the secret member, so that somebody who finds the secret can look it up, or else of the whole data.
+	// The answer of an arbitrary engine. The credential's name is the first of the usual members for a name that is present, or
+	// else the last part of the lease id. The digest is that of the first usual member for a secret, so that somebody who finds
+	// the secret can look it up. If there is none, the digest is that of all data.
 	case scopes.KindVault:
 		name := firstText(answer.Data, "username", "access_key", "client_id")
 		if name == "" && answer.LeaseID != "" {
@@ -324,7 +328,7 @@ func decode(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 		return handOver(map[string]any{"data": answer.Data}, name, digest)
 
 	default:
-		return mintedSecret{}, fmt.Errorf("%w: nobody here makes what the intent asks for", broker.ErrMintMismatch)
+		return mintedSecret{}, fmt.Errorf("%w: the intent has an unknown kind", broker.ErrMintMismatch)
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// algorithms maps the types of Transit keys that sign to their JWS algorithms.
+// algorithms maps each accepted type of Transit key to its JWS algorithm.
 var algorithms = map[string]string{"ecdsa-p256": "ES256", "ed25519": "EdDSA"}
 
 // keyring is the result of reading a signing key once.
@@ -33,7 +33,7 @@ type keyring struct {
 	read     time.Time
 }
 
-// keyAnswer holds the members of Vault's answer for a Transit key that matter here.
+// keyAnswer is Vault's answer about a Transit key, with only the members that Brevet uses.
 type keyAnswer struct {
 	Type                 string                     `json:"type"`
 	Derived              bool                       `json:"derived"`
@@ -91,7 +91,7 @@ func (a keyAnswer) keyring(at time.Time) (*keyring, error) {
 func parseVersion(name, algorithm string, raw json.RawMessage) (version, error) {
 	number, err := strconv.Atoi(name)
 	if err != nil || number < 1 || strconv.Itoa(number) != name {
-		return version{}, errors.New("its number is not one")
+		return version{}, errors.New("its name is not a version number")
 	}
 	var answer struct {
 		Created time.Time `json:"creation_time"`
@@ -131,7 +131,8 @@ func parseVersion(name, algorithm string, raw json.RawMessage) (version, error) 
 	}, nil
 }
 
-// find returns the version that key names. It returns ErrVaultUnavailable if that is another key by now, or may not sign.
+// find returns the version that key names. It returns ErrVaultUnavailable if the keyring has no such version any more, or if that
+// version may not sign.
 func (r *keyring) find(key broker.Key) (version, error) {
 	for _, v := range r.versions {
 		if v.key == key && v.key.Version >= r.floor {

@@ -16,7 +16,7 @@ const renewSlack = 2
 // Renew extends the token of a credential, and with it the credential, until minted.Until. See broker.Minter.
 func (m *Minter) Renew(ctx context.Context, minted broker.Minted) error {
 	if minted.Accessor == "" || minted.Whole {
-		return nil // no token stands behind it, or the token already lives to the end
+		return nil // the credential has no token, or its token already lives long enough
 	}
 	const doing = "renewing the token"
 	wanted := max(1, m.left(minted.Until)) // to Vault, zero means the default
@@ -53,8 +53,8 @@ func (m *Minter) Renew(ctx context.Context, minted broker.Minted) error {
 	return nil
 }
 
-// Revoke ends the lease and then the token. The lease has ended only when the target system has confirmed it. While the lease
-// cannot be ended, the token stays: without it, nothing could revoke the lease later. See broker.Minter.
+// Revoke ends the lease and then the token. With sync, Vault answers only after the target system has ended the credential. If
+// Vault cannot revoke the lease, Revoke keeps the token, so that a later call can try again. See broker.Minter.
 func (m *Minter) Revoke(ctx context.Context, h broker.VaultLease) error {
 	if h.Lease != "" {
 		_, err := m.write(ctx, "revoking the lease", "sys/leases/revoke", map[string]any{"lease_id": h.Lease, "sync": true})
@@ -97,7 +97,7 @@ func (m *Minter) Alive(ctx context.Context, h broker.VaultLease) (bool, error) {
 	return m.alive(ctx, leases, h.Lease)
 }
 
-// held is a kind of thing that Vault holds: how to look one up, and Vault's messages for one that it does not have.
+// held says how to look up a token or a lease in Vault, and with which messages Vault answers that it does not exist.
 type held struct {
 	doing, path, name, answer string
 	gone                      []string

@@ -139,9 +139,9 @@ func (m *Minter) Run(ctx context.Context) error {
 	return nil
 }
 
-// keepLogin renews the login for as long as Vault allows. When Vault allows no more, or refuses the token, it logs in again. It
-// waits longer and longer after refusals that follow soon after a login: a new token does not fix a policy that forbids what
-// Brevet does.
+// keepLogin renews the login for as long as Vault allows. When Vault allows no more, or refuses the token, it logs in again. If
+// Vault refuses a new token soon after the login, keepLogin waits longer each time, because then the cause is probably a policy,
+// and one more login does not help.
 func (m *Minter) keepLogin(ctx context.Context) {
 	pause := newPause(100*time.Millisecond, 30*time.Second)
 	since := m.cfg.Now()

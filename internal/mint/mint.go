@@ -2,8 +2,8 @@
 // versions of the signing key, and asks Vault's Transit engine to sign JWTs with exactly the version that the intent names. It
 // verifies every signature before it releases it.
 //
-// It must never hold a private key, never ask twice for one order, never follow a redirect or a proxy, never take configuration
-// from VAULT_* variables, and never release bytes that differ from the intent.
+// It must never hold a private key, never ask Vault twice for the same [broker.Order], never follow a redirect, never use a proxy,
+// never take configuration from VAULT_* variables, and never release a credential that differs from the intent.
 package mint
 
 import (
@@ -113,8 +113,8 @@ func (m *Minter) refresh(ctx context.Context) error {
 	return err
 }
 
-// Key returns the version to sign with now. It returns an error if the versions were last read so long ago that a rotation may
-// have passed unseen. Without this check, a replica could sign with a version that the others consider replaced.
+// Key returns the version to sign with now. It returns an error if the minter last read the versions too long ago: a rotation may
+// have happened since. Without this check, a replica could sign with a version that the others consider replaced.
 func (m *Minter) Key() (broker.Key, error) {
 	ring, now := m.ring.Load(), m.cfg.Now()
 	if now.Sub(ring.read) > m.cfg.Refresh+m.cfg.JWKSMaxAge {
@@ -206,8 +206,8 @@ func dataOf(secret *api.Secret, err error) (map[string]any, error) {
 	return secret.Data, nil
 }
 
-// Status asks Vault for its status and for the remaining life of the broker's login. An error says why the rest of the result is
-// unknown. A sealed Vault answers without an error, but reports no login.
+// Status asks Vault for its status and for the remaining life of the broker's login. If it returns an error, the rest of the
+// result is unknown, and the error says why. A sealed Vault answers without an error, but reports no login.
 func (m *Minter) Status(ctx context.Context) (broker.VaultStatus, error) {
 	m.mu.Lock()
 	s := broker.VaultStatus{Worked: m.health.worked}

@@ -20,11 +20,11 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// leeway is how far the clock of the replica that fixed the claims and the clock of this one may differ.
+// leeway is the accepted difference between the clock of this replica and the clock of the replica that wrote the claims.
 const leeway = 5 * time.Second
 
-// Mint redeems the order once: it asks Vault to sign the claims of a JWT or to make a dynamic credential. See broker.Minter for
-// the errors.
+// Mint carries out an order, which is possible only once. It asks Vault to sign the claims of a JWT or to make a dynamic
+// credential. See broker.Minter for the errors.
 func (m *Minter) Mint(ctx context.Context, order *broker.Order) (broker.Credential, error) {
 	intent, key, err := order.Spend()
 	if err != nil {
@@ -94,7 +94,7 @@ func signingInput(intent broker.Intent, key broker.Key) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(head) + "." + base64.RawURLEncoding.EncodeToString(intent.Claims), nil
 }
 
-// mostSigned bounds one request to Vault, so that its answer stays far below longestAnswer.
+// mostSigned is the largest number of texts in one request to Vault. It keeps the answer far below longestAnswer.
 const mostSigned = 256
 
 // signings queues the texts that Vault is to sign with one key. Texts that arrive during a request go with the next one, so a
@@ -130,7 +130,7 @@ func (m *Minter) sign(ctx context.Context, of *signings, v version, input string
 	of.busy = true
 	of.mu.Unlock()
 	if first {
-		go m.signAll(of) //nolint:gosec // for all callers, each of whom may go before the others
+		go m.signAll(of) //nolint:gosec // it works for all callers, and each of them may leave early
 	}
 	var got signed
 	select {
@@ -189,8 +189,8 @@ func (m *Minter) signAll(of *signings) {
 	}
 }
 
-// take removes from the queue the texts for the key version of the oldest one. If the batch is empty, nothing waits, and the next
-// caller of sign starts signAll again.
+// take removes from the queue the oldest text and the others for the same key version, at most mostSigned of them. If it returns
+// none, the queue is empty, and the next call of sign starts signAll again.
 func (s *signings) take() []*toSign {
 	s.mu.Lock()
 	defer s.mu.Unlock()

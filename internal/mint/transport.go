@@ -35,9 +35,9 @@ type guard struct {
 var silent = regexp.MustCompile(`/v1/(?:sys/leases/revoke|auth/token/revoke-accessor)$`)
 
 func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	// Go's transport must not send a request again by itself, as it does with a GET whose connection ends before the answer. In Vault
-	// a GET can create a database login, so a lost answer must never cause a second GET. A request with a body is never repeated
-	// once it was sent.
+	// If a connection ends before the answer to a GET, Go's transport may send the GET again. In Vault, a GET can create a
+	// database login, and a second GET a second one. So give a request without a body an empty one: the transport does not repeat
+	// a request whose body it has begun to send.
 	if req.Body == nil || req.Body == http.NoBody {
 		once := *req
 		once.Body, once.GetBody = io.NopCloser(strings.NewReader("")), nil
@@ -104,7 +104,7 @@ func newTransport(cfg Config) (*http.Transport, error) {
 		MaxIdleConnsPerHost:    128,
 		DisableCompression:     true, // otherwise a small answer could expand to a large one
 		ForceAttemptHTTP2:      true,
-		// Without pings, a dead HTTP/2 connection would swallow call after call.
+		// Without pings, the transport would keep using a dead HTTP/2 connection, and each call would time out.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: cfg.Timeout},
 	}, nil
 }
