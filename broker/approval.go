@@ -92,9 +92,9 @@ type VoteCast struct {
 }
 
 const (
-	// mostOvertaken limits how often a vote is retried because another vote was faster. Each faster vote brings the request closer
+	// maxOvertaken limits how often a vote is retried because another vote was faster. Each faster vote brings the request closer
 	// to a decision.
-	mostOvertaken = 32
+	maxOvertaken = 32
 	// takeBackTimeout limits how long a denial waits while it revokes credentials. The sweeper continues after that.
 	takeBackTimeout = 15 * time.Second
 )
@@ -108,7 +108,7 @@ func (b *Broker) Vote(ctx context.Context, who people.Person, cast VoteCast) (*A
 	if err != nil {
 		return nil, err
 	}
-	for range mostOvertaken {
+	for range maxOvertaken {
 		c, err := b.requestFor(ctx, voter, cast.Request)
 		if err != nil {
 			return nil, err
@@ -307,7 +307,7 @@ func (b *Broker) Waiting(ctx context.Context, who people.Person, limit int) (cas
 // Withdraw withdraws a sandbox's own request before it is redeemed. It returns ErrNotFound if the request is not the caller's.
 func (b *Broker) Withdraw(ctx context.Context, who attest.Identity, id string) error {
 	actor := who.ID().String()
-	for range mostOvertaken {
+	for range maxOvertaken {
 		c, err := b.readRequest(ctx, id, Reach{Subject: actor})
 		switch {
 		case err != nil:

@@ -95,10 +95,10 @@ func New(cfg Config) (*Broker, error) {
 		refusals: ratelimit.NewSampler(refusalsPerSecond), unsigned: ratelimit.NewSampler(unsignedPerSecond),
 		dpopProofs:           rate.NewLimiter(dpopProofsPerSecond, dpopProofsPerSecond),
 		dpopProofsPerSandbox: ratelimit.New(dpopProofsOfOne, dpopProofsOfOne),
-		waiters:              waiters{places: ratelimit.NewSemaphore(mostWaiting, mostWaitingEach), byRequest: map[string]*waiter{}},
-		followers:            ratelimit.NewSemaphore(mostFollowing, mostListeningEach),
+		waiters:              waiters{places: ratelimit.NewSemaphore(maxWaiting, maxWaitingEach), byRequest: map[string]*waiter{}},
+		followers:            ratelimit.NewSemaphore(maxFollowing, maxListeningEach),
 		listeners: listeners{
-			places: ratelimit.NewSemaphore(mostListening, mostListeningEach), present: map[*Listener]bool{}, joined: make(chan struct{}, 1),
+			places: ratelimit.NewSemaphore(maxListening, maxListeningEach), present: map[*Listener]bool{}, joined: make(chan struct{}, 1),
 		},
 		lists: lists{
 			of:   map[string]cachedStatusList{},

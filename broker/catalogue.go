@@ -16,8 +16,8 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// mostSteps limits how often a step is retried because another step was faster.
-const mostSteps = 8
+// maxSteps limits how often a step is retried because another step was faster.
+const maxSteps = 8
 
 // CatalogueVersion is the catalogue in force.
 type CatalogueVersion struct {
@@ -98,7 +98,7 @@ func (b *Broker) ApplyCatalogue(ctx context.Context, order CatalogueOrder) (Cata
 	if err != nil {
 		return CatalogueChange{}, nil, err
 	}
-	for range mostSteps {
+	for range maxSteps {
 		head, err := b.headIs(ctx, order.Base)
 		if err != nil {
 			return CatalogueChange{}, nil, err
@@ -187,7 +187,7 @@ func (b *Broker) newPolicies(ctx context.Context, before string, after *scopes.C
 // DecideCatalogue approves or rejects a proposal. It returns ErrNotFound if the proposal is not open. The proposer may reject the
 // proposal, but not approve it: that returns ErrOwnProposal.
 func (b *Broker) DecideCatalogue(ctx context.Context, v CatalogueVerdict) (CatalogueChange, error) {
-	for range mostSteps {
+	for range maxSteps {
 		head, err := b.headIs(ctx, v.Base)
 		if err != nil {
 			return CatalogueChange{}, err

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// endPage is how many records are ended per batch. mostReceipts is how many credentials a receipt lists at most.
-	endPage      = 500
-	mostReceipts = 1000
+	// endPage is how many records are ended per batch. maxReceipts is how many credentials a receipt lists at most.
+	endPage     = 500
+	maxReceipts = 1000
 	// endWriters is high: writers share commits. endRevokers is low: each call to Vault costs the same on its own.
 	endWriters, endRevokers = 64, 8
 	// revokeTimeout is how long the caller that orders an end waits for Vault. The sweeper continues after that.
@@ -46,7 +46,7 @@ func finally(h LiveCredential, now time.Time, term int64) Outcome {
 }
 
 // endAll ends all matching credentials. It first makes all of them inactive on every replica, and then revokes them in Vault.
-// The receipt lists at most mostReceipts. The others are inactive too, and the sweeper revokes them in Vault.
+// The receipt lists at most maxReceipts. The others are inactive too, and the sweeper revokes them in Vault.
 func (b *Broker) endAll(ctx context.Context, sel Selector, reach Reach, e ending) (Receipt, error) {
 	receipt := Receipt{Time: b.cfg.Now()}
 	done, open, err := b.stopAll(ctx, sel, reach, e)
@@ -54,9 +54,9 @@ func (b *Broker) endAll(ctx context.Context, sel Selector, reach Reach, e ending
 		return Receipt{}, err
 	}
 	b.cfg.Tokens.WaitForReplicas(ctx)
-	listed := open[:min(len(open), max(0, mostReceipts-len(done)))]
-	receipt.More = len(listed) < len(open) || len(done) > mostReceipts
-	receipt.Ended = append(done[:min(len(done), mostReceipts)], b.revokeAll(ctx, listed, e.term)...)
+	listed := open[:min(len(open), max(0, maxReceipts-len(done)))]
+	receipt.More = len(listed) < len(open) || len(done) > maxReceipts
+	receipt.Ended = append(done[:min(len(done), maxReceipts)], b.revokeAll(ctx, listed, e.term)...)
 	return receipt, nil
 }
 

@@ -16,10 +16,10 @@ import (
 const (
 	// inboxEvery is the interval between queries for waiting requests. One query serves all listeners of a replica.
 	inboxEvery = 500 * time.Millisecond
-	// mostListening limits the listeners on a replica, and mostListeningEach those of one person.
-	mostListening, mostListeningEach = 1000, 4
-	// mostStanding limits the waiting requests that are read per group and reach. One more is read to detect that there are more.
-	mostStanding = 500
+	// maxListening limits the listeners on a replica, and maxListeningEach those of one person.
+	maxListening, maxListeningEach = 1000, 4
+	// maxStanding limits the waiting requests that are read per group and reach. One more is read to detect that there are more.
+	maxStanding = 500
 	// backlog is how many unread batches of events a listener may have.
 	backlog = 16
 )
@@ -155,7 +155,7 @@ func (b *Broker) tellAll(ctx context.Context, listeners []*Listener) error {
 	for _, l := range listeners {
 		within := b.cfg.ApprovalPolicy.Rules.Within(l.voter.Groups, people.RoleApprover)
 		for _, group := range l.voter.Groups {
-			queries[fmt.Sprintf("%q", append(within, group))] = WaitingQuery{Groups: []string{group}, Within: within, Limit: mostStanding + 1}
+			queries[fmt.Sprintf("%q", append(within, group))] = WaitingQuery{Groups: []string{group}, Within: within, Limit: maxStanding + 1}
 		}
 	}
 	standing, err := b.cfg.Approvals.Standing(ctx, slices.Collect(maps.Values(queries)))
@@ -217,7 +217,7 @@ func (l *Listener) compare(rules people.Rules, standing []Standing) change {
 			if s.concerns([]string{group}) {
 				each[group]++
 			}
-			c.more = c.more || each[group] > mostStanding
+			c.more = c.more || each[group] > maxStanding
 		}
 		c.waiting = append(c.waiting, s.ID)
 		news := l.knows == nil && s.ID > l.after || l.knows != nil && !l.knows[s.ID]
@@ -269,8 +269,8 @@ func (l *Listener) notify(c change, cases map[string]*ApprovalRequest) []Event {
 const (
 	// awaitEvery is the interval between queries for decisions. One query serves all waiters of a replica.
 	awaitEvery = 250 * time.Millisecond
-	// mostWaiting limits the waiters on a replica, and mostWaitingEach those of one sandbox.
-	mostWaiting, mostWaitingEach = 10_000, 16
+	// maxWaiting limits the waiters on a replica, and maxWaitingEach those of one sandbox.
+	maxWaiting, maxWaitingEach = 10_000, 16
 )
 
 // waiters are the callers on this replica that wait for decisions.
@@ -351,9 +351,9 @@ func (b *Broker) watch(ctx context.Context) {
 	}
 }
 
-// mostFollowing is how many followers a replica has at most, and mostListeningEach how many of them may be the same caller. Each
+// maxFollowing is how many followers a replica has at most, and maxListeningEach how many of them may be the same caller. Each
 // follower queries the store about once a second.
-const mostFollowing = 100
+const maxFollowing = 100
 
 // Changes are records that have begun or changed, in the order of their latest change. Each appears once, in its current state.
 type Changes struct {

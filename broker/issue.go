@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// mostSuperseded limits how often a request is decided when the catalogue changes during the decision.
-	mostSuperseded = 3
+	// maxSuperseded limits how often a request is decided when the catalogue changes during the decision.
+	maxSuperseded = 3
 	// outcomeTimeout bounds the write of an outcome, which continues when the caller has disconnected.
 	outcomeTimeout = 5 * time.Second
 	// mintWithin is how long after the record a credential may still be minted. If it were minted later, the sweeper could take
@@ -95,7 +95,7 @@ func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request, de
 func (b *Broker) begin(
 	ctx context.Context, who attest.Identity, decide func(*scopes.Catalogue, time.Time) (Record, Key, error),
 ) (rec Record, key Key, earlier *View, err error) {
-	for range mostSuperseded {
+	for range maxSuperseded {
 		catalogue := b.catalogue()
 		if rec, key, err = decide(catalogue, b.cfg.Now()); err != nil {
 			return Record{}, Key{}, nil, err

@@ -22,12 +22,12 @@ type Stats interface {
 // LiveCounts counts live credentials: those that are, or may be, in force and have not expired.
 type LiveCounts struct {
 	Total Group
-	// The largest groups come first. BySandbox, ByTask and ByScope hold at most MostGroups.
+	// The largest groups come first. BySandbox, ByTask and ByScope hold at most MaxGroups.
 	ByAuthority, ByKind, BySandbox, ByTask, ByScope []Group
 }
 
-// MostGroups is the maximum number of sandboxes, tasks or scopes that [Stats] returns.
-const MostGroups = 20
+// MaxGroups is the maximum number of sandboxes, tasks or scopes that [Stats] returns.
+const MaxGroups = 20
 
 // Group counts credentials that have something in common.
 type Group struct {

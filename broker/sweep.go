@@ -16,7 +16,7 @@ import (
 const (
 	sweepEvery = time.Second
 	sweepBatch = 200
-	mostRounds = 10
+	maxRounds  = 10
 	// abandoned is the age after which an unfinished record has nothing alive in Vault any more: the request gives up within
 	// mintWithin, and whatever it minted last lives for at most Unrenewed without renewal.
 	abandoned = mintWithin + Unrenewed
@@ -115,7 +115,7 @@ func (s *sweeper) closeTasks(ctx context.Context) error {
 
 // finish advances all overdue records.
 func (s *sweeper) finish(ctx context.Context) error {
-	for range mostRounds {
+	for range maxRounds {
 		now := s.cfg.Now()
 		held, err := s.cfg.Live.Overdue(ctx, Overdue{
 			Unfinished: now.Add(-abandoned), Overdue: now.Add(-overdueAfter), Orders: s.orders, Limit: sweepBatch,

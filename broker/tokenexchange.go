@@ -12,8 +12,8 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// MostActors is how many times a token can be delegated.
-const MostActors = 3
+// MaxActors is how many times a token can be delegated.
+const MaxActors = 3
 
 // TokenExchange is a token that its holder delegates to a sub-agent.
 type TokenExchange struct {
@@ -104,8 +104,8 @@ func (h TokenExchange) check(who attest.Identity) error {
 		return &Unfit{"is bound to a key: the sub-agent must request its own token"}
 	case t.OneShot:
 		return &Unfit{"is a single-use token"}
-	case t.Actors() >= MostActors:
-		return &Unfit{fmt.Sprintf("has already been exchanged %d times", MostActors)}
+	case t.Actors() >= MaxActors:
+		return &Unfit{fmt.Sprintf("has already been exchanged %d times", MaxActors)}
 	case len(t.Details) != 1:
 		return &Unfit{"does not grant exactly one action"}
 	}

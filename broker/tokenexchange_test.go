@@ -97,7 +97,7 @@ func TestDelegatedTokenIsNoBroaderThanItsParent(t *testing.T) {
 		if err := json.Unmarshal(result.Record.Intent.Claims, &child); err != nil {
 			t.Fatal(err)
 		}
-		if !state.active || who != f.who || h.To != to || parent.OneShot || parent.Confirm != nil || parent.Actors() >= broker.MostActors {
+		if !state.active || who != f.who || h.To != to || parent.OneShot || parent.Confirm != nil || parent.Actors() >= broker.MaxActors {
 			t.Fatalf("got %+v from what cannot be handed down: %+v", child, parent)
 		}
 		want := parent

@@ -26,8 +26,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/token"
 )
 
-// mostProofs bounds the DPoP proofs that a Guard remembers. It keeps each for a minute, in about 200 bytes.
-const mostProofs = 100_000
+// maxProofs bounds the DPoP proofs that a Guard remembers. It keeps each for a minute, in about 200 bytes.
+const maxProofs = 100_000
 
 // ErrUnavailable means that the server can't check tokens right now.
 var ErrUnavailable = errors.New("tokens cannot be checked right now")
@@ -106,7 +106,7 @@ func New(cfg Config) (*Guard, error) {
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	g := &Guard{
 		cfg: cfg, host: issuer.Host, client: &client,
-		used: dpop.NewReplayCache(mostProofs), lists: map[string]*kept[token.StatusList]{},
+		used: dpop.NewReplayCache(maxProofs), lists: map[string]*kept[token.StatusList]{},
 	}
 	g.keys = &kept[token.KeySet]{now: cfg.Now, ask: g.askKeys}
 	known := func() token.KeySet {

@@ -32,8 +32,8 @@ type ApprovalsCmd struct {
 	Watch   ApprovalsWatchCmd   `cmd:"" help:"Show new pending approvals until Ctrl-C."`
 }
 
-// mostApprovals is the largest number of requests that one call lists.
-const mostApprovals = 500
+// maxApprovals is the largest number of requests that one call lists.
+const maxApprovals = 500
 
 // ApprovalsListCmd is `brevet approvals list`.
 type ApprovalsListCmd struct{ PersonFlags }
@@ -41,7 +41,7 @@ type ApprovalsListCmd struct{ PersonFlags }
 // Run prints a table, or one JSON document per line.
 func (c *ApprovalsListCmd) Run(ctx context.Context, con *console) error {
 	return call(ctx, con, c.PersonFlags, func(broker *client.Client) error {
-		list, err := broker.Approvals(ctx, mostApprovals)
+		list, err := broker.Approvals(ctx, maxApprovals)
 		if err != nil {
 			return err
 		}
@@ -224,7 +224,7 @@ func (c *ApprovalsWatchCmd) watch(ctx context.Context, con *console, broker *cli
 			safetext.Text(one.Scope), short(one.Resource, 60), safetext.Text(one.SpiffeID), timeLeft(one.ExpiresAt), safetext.Text(one.ID))
 	}
 	look := func() error {
-		list, err := broker.Approvals(ctx, mostApprovals)
+		list, err := broker.Approvals(ctx, maxApprovals)
 		for _, one := range list.Approvals {
 			if err := show(one); err != nil {
 				return err
@@ -375,7 +375,7 @@ func (b *voteCommand) requests(ctx context.Context, broker *client.Client) ([]op
 	if !b.Like {
 		return cases, nil
 	}
-	list, err := broker.Approvals(ctx, mostApprovals)
+	list, err := broker.Approvals(ctx, maxApprovals)
 	if err != nil {
 		return nil, err
 	}

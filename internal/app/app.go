@@ -31,8 +31,8 @@ import (
 const (
 	// drainTimeout is how long requests in progress may take to finish after a stop.
 	drainTimeout = 25 * time.Second
-	// mostConsoleConnections limits connections to the console, so that file descriptors are left for everything else.
-	mostConsoleConnections = 2048
+	// maxConsoleConnections limits connections to the console, so that file descriptors are left for everything else.
+	maxConsoleConnections = 2048
 )
 
 // Process is what a broker gets from the process that runs it.
@@ -142,7 +142,7 @@ func (s *service) serveConsole(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	listener = netutil.LimitListener(listener, mostConsoleConnections)
+	listener = netutil.LimitListener(listener, maxConsoleConnections)
 	srv := web.HTTP(secured)
 	s.run(ctx, srv, func() error {
 		if secured == nil {

@@ -373,8 +373,8 @@ func catalogueDigest(names, contents []string) string {
 	return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(strings.Join(lines, ""))))
 }
 
-// mostCalls is the largest number of uses of one credential that can be reported.
-const mostCalls = 1_000_000_000
+// maxCalls is the largest number of uses of one credential that can be reported.
+const maxCalls = 1_000_000_000
 
 // use is the report of a credential's holder. It is small, because there may be millions.
 type use struct {
@@ -406,7 +406,7 @@ func (s *state) report(b *body, index int64) {
 // useOf reads a report about a record.
 func useOf(b *body, r *record, index int64) (u use, ok bool) {
 	at, err := time.Parse(time.RFC3339Nano, b.Time)
-	if r == nil || err != nil || b.Calls < 0 || b.Calls > mostCalls || (b.LastUsedAt == nil) != (b.Calls == 0) {
+	if r == nil || err != nil || b.Calls < 0 || b.Calls > maxCalls || (b.LastUsedAt == nil) != (b.Calls == 0) {
 		return u, false
 	}
 	u = use{index: index, began: r.index, calls: b.Calls, time: at.UnixMicro()}

@@ -68,7 +68,7 @@ func (p *push) Take(ctx context.Context, batch []export.Event) error {
 	case export.NDJSON, export.OCSF, export.Parquet:
 	}
 	pause := backoff.NewExponentialBackOff()
-	pause.MaxInterval = mostPause
+	pause.MaxInterval = maxPause
 	_, err = backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, p.post(ctx, mediaType, body) },
 		backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(patience))
 	return err
@@ -122,7 +122,7 @@ func (*collected) ForceFlush(context.Context) error                    { return 
 // NewOTLP returns a sink that sends each entry as a log record (OTLP/HTTP). source names the log.
 func NewOTLP(endpoint string, header Header, source string) (Sink, error) {
 	options := []otlploghttp.Option{otlploghttp.WithEndpointURL(endpoint), otlploghttp.WithRetry(otlploghttp.RetryConfig{
-		Enabled: true, InitialInterval: time.Second, MaxInterval: mostPause, MaxElapsedTime: patience,
+		Enabled: true, InitialInterval: time.Second, MaxInterval: maxPause, MaxElapsedTime: patience,
 	})}
 	if header.Name != "" {
 		options = append(options, otlploghttp.WithHeaders(map[string]string{header.Name: header.Value}))

@@ -27,8 +27,8 @@ const (
 	pollEvery = time.Second
 	// patience is how long a receiver may be unavailable before the export fails.
 	patience = 5 * time.Minute
-	// mostPause is the longest pause between two attempts.
-	mostPause = 15 * time.Second
+	// maxPause is the longest pause between two attempts.
+	maxPause = 15 * time.Second
 )
 
 // Sink receives batches of events. A batch for which Take has returned nil is delivered for good.

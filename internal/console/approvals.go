@@ -20,8 +20,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// mostAsks is how many requests a page lists. An approver with more pending requests decides these first.
-const mostAsks = 50
+// maxAsks is how many requests a page lists. An approver with more pending requests decides these first.
+const maxAsks = 50
 
 // ask is an approval request as one reader sees it.
 type ask struct {
@@ -135,7 +135,7 @@ func (c *Console) inbox(r *http.Request, who *visitor) (view, error) {
 }
 
 func (c *Console) waiting(r *http.Request, who *visitor) ([]ask, bool, error) {
-	cases, more, err := c.cfg.Broker.Waiting(r.Context(), who.Person, mostAsks)
+	cases, more, err := c.cfg.Broker.Waiting(r.Context(), who.Person, maxAsks)
 	if err != nil {
 		return nil, false, err
 	}

@@ -19,8 +19,8 @@ import (
 
 // A page of the catalogue lists at most this many scopes and policies. The search finds the others.
 const (
-	mostScopes   = 100
-	mostPolicies = 50
+	maxScopes   = 100
+	maxPolicies = 50
 )
 
 var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
@@ -151,7 +151,7 @@ func (v *catalogueView) list(catalogue *scopes.Catalogue) {
 		switch {
 		case !hasWords(v.Words, s.Name, s.Title, string(s.Authority)):
 			continue
-		case listed == mostScopes:
+		case listed == maxScopes:
 			v.MoreScopes++
 			continue
 		case groups[s.Authority] == nil:
@@ -168,7 +168,7 @@ func (v *catalogueView) list(catalogue *scopes.Catalogue) {
 		p, _ := catalogue.Policy(id)
 		switch {
 		case !hasWords(v.Words, p.ID, p.Text, p.File):
-		case len(v.Policies) == mostPolicies:
+		case len(v.Policies) == maxPolicies:
 			v.MorePolicies++
 		default:
 			v.Policies = append(v.Policies, p)
@@ -189,7 +189,7 @@ func hasWords(words string, texts ...string) bool {
 
 // openProposals returns the proposals that wait for another admin.
 func (c *Console) openProposals(ctx context.Context, head broker.CatalogueVersion) ([]broker.CatalogueChange, error) {
-	changes, err := c.cfg.Broker.CatalogueChanges(ctx, mostVersions)
+	changes, err := c.cfg.Broker.CatalogueChanges(ctx, maxVersions)
 	if err != nil {
 		return nil, err
 	}
@@ -219,25 +219,25 @@ func (c *Console) scope(r *http.Request, _ *visitor) (view, error) {
 		return view{}, broker.ErrNotFound
 	}
 	v := scopeView{Digest: catalogue.Digest(), Fields: catalogue.fields(name), Policies: catalogue.PoliciesAbout(name), Scope: found}
-	if v.More = len(v.Policies) - mostPolicies; v.More > 0 {
-		v.Policies = v.Policies[:mostPolicies]
+	if v.More = len(v.Policies) - maxPolicies; v.More > 0 {
+		v.Policies = v.Policies[:maxPolicies]
 	}
 	return pageScope.view(name, v), nil
 }
 
 const (
-	// mostVersions is how many catalogue changes a page lists.
-	mostVersions = 100
-	// mostLines and mostDiff bound the file diffs on a page, in lines and in bytes.
-	mostLines = 1000
-	mostDiff  = 48 << 10
+	// maxVersions is how many catalogue changes a page lists.
+	maxVersions = 100
+	// maxLines and maxDiff bound the file diffs on a page, in lines and in bytes.
+	maxLines = 1000
+	maxDiff  = 48 << 10
 	// contextLines is the number of unchanged lines around a change.
 	contextLines = 3
 )
 
 // versions lists the catalogue changes and their states.
 func (c *Console) versions(r *http.Request, _ *visitor) (view, error) {
-	changes, err := c.cfg.Broker.CatalogueChanges(r.Context(), mostVersions)
+	changes, err := c.cfg.Broker.CatalogueChanges(r.Context(), maxVersions)
 	return pageVersions.view("Catalogue versions", changes), err
 }
 
@@ -321,7 +321,7 @@ func diffFiles(before, after []scopes.File) []fileDiff {
 	for _, f := range after {
 		texts[f.Name] = [2]string{texts[f.Name][0], string(f.Data)}
 	}
-	room := room{lines: mostLines, bytes: mostDiff}
+	room := room{lines: maxLines, bytes: maxDiff}
 	var all []fileDiff
 	for _, name := range sortedKeys(texts) {
 		if old, now := texts[name][0], texts[name][1]; old != now {

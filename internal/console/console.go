@@ -278,8 +278,8 @@ func (c *Console) routes() http.Handler {
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// mostBody is the largest size of a request body, in bytes.
-const mostBody = 2 << 20
+// maxBody is the largest size of a request body, in bytes.
+const maxBody = 2 << 20
 
 // foreign reports whether the browser sent the request on behalf of another site. Links that a person follows are allowed.
 // Other sites must not load anything from the console or act in it.
@@ -320,7 +320,7 @@ func (c *Console) guarded(next http.Handler) http.Handler {
 			http.Error(w, "Rate limit exceeded for your address. Wait a second and retry.", http.StatusTooManyRequests)
 			return
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, mostBody)
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		checked.ServeHTTP(w, r)
 	})
 }

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// mostProblems is how many problems of a draft a page lists.
-	mostProblems = 100
-	// mostEdited is the largest file that can be edited in a page, in bytes.
-	mostEdited = 100 << 10
+	// maxProblems is how many problems of a draft a page lists.
+	maxProblems = 100
+	// maxEdited is the largest file that can be edited in a page, in bytes.
+	maxEdited = 100 << 10
 	// wordToApply is the word that an admin types to confirm a change of the catalogue.
 	wordToApply = "apply"
 )
@@ -56,7 +56,7 @@ func (c *Console) draft(r *http.Request, _ *visitor) (view, error) {
 		if f.Name != v.Editing {
 			continue
 		}
-		if v.TooLarge = len(f.Data) > mostEdited; !v.TooLarge {
+		if v.TooLarge = len(f.Data) > maxEdited; !v.TooLarge {
 			v.Text = string(f.Data)
 		}
 	}
@@ -135,7 +135,7 @@ func uploads(r *http.Request, before []scopes.File) ([]draftFile, error) {
 		if err != nil {
 			return nil, errForm
 		}
-		data, err := io.ReadAll(io.LimitReader(file, mostBody))
+		data, err := io.ReadAll(io.LimitReader(file, maxBody))
 		_ = file.Close() // it was only read
 		if err != nil || len(all) == scopes.MaxFiles {
 			return nil, errForm
@@ -170,8 +170,8 @@ func (c *Console) checkDraft(r *http.Request, _ *visitor) (view, error) {
 	loaded, err := scopes.Load(d.files)
 	switch {
 	case errors.As(err, &v.Problems):
-		if v.More = len(v.Problems) - mostProblems; v.More > 0 {
-			v.Problems = v.Problems[:mostProblems]
+		if v.More = len(v.Problems) - maxProblems; v.More > 0 {
+			v.Problems = v.Problems[:maxProblems]
 		}
 		return pageDraftRefused.view("Invalid draft", v).withStatus(http.StatusUnprocessableEntity), nil
 	case err != nil:

@@ -19,11 +19,11 @@ const (
 	keyReceipt = "receipt"
 	// orderTimeout bounds an order, which runs to its end even if the browser disconnects.
 	orderTimeout = 25 * time.Second
-	// mostHit is the largest number of affected credentials that an order page counts. mostListed is how many credentials a
+	// maxHit is the largest number of affected credentials that an order page counts. maxListed is how many credentials a
 	// page lists.
-	mostHit, mostListed = 500, 50
-	// mostReceipt is the largest size of a receipt in a session, in bytes. A session holds 64 KiB.
-	mostReceipt = 32 << 10
+	maxHit, maxListed = 500, 50
+	// maxReceipt is the largest size of a receipt in a session, in bytes. A session holds 64 KiB.
+	maxReceipt = 32 << 10
 )
 
 // kindOfOrder describes one kind of order that admins can give.
@@ -180,12 +180,12 @@ func (c *Console) beforeOrder(r *http.Request, who *visitor) (view, error) {
 		}
 	}
 	if !p.Lifts() {
-		if p.Hit, err = c.cfg.Broker.Holding(r.Context(), target, who.Admin, mostHit+1); err != nil {
+		if p.Hit, err = c.cfg.Broker.Holding(r.Context(), target, who.Admin, maxHit+1); err != nil {
 			return view{}, err
 		}
-		p.More = len(p.Hit) > mostHit
-		p.Count = min(len(p.Hit), mostHit)
-		p.Hit = p.Hit[:min(p.Count, mostListed)]
+		p.More = len(p.Hit) > maxHit
+		p.Count = min(len(p.Hit), maxHit)
+		p.Hit = p.Hit[:min(p.Count, maxListed)]
 	}
 	return pageOrder.view(kind.Title, p), nil
 }
@@ -247,7 +247,7 @@ type receiptPage struct {
 
 // keepReceipt stores the effect of an order in the session, for the page that the browser goes to next.
 func (c *Console) keepReceipt(ctx context.Context, about string, receipt broker.Receipt) error {
-	p := receiptPage{About: about, Cut: receipt.More || len(receipt.Ended) > mostListed}
+	p := receiptPage{About: about, Cut: receipt.More || len(receipt.Ended) > maxListed}
 	for _, e := range receipt.Ended {
 		switch {
 		case e.Why != "":
@@ -258,11 +258,11 @@ func (c *Console) keepReceipt(ctx context.Context, about string, receipt broker.
 			p.Dead++
 		}
 	}
-	receipt.Ended = receipt.Ended[:min(len(receipt.Ended), mostListed)]
+	receipt.Ended = receipt.Ended[:min(len(receipt.Ended), maxListed)]
 	p.Receipt = receipt
 	data, err := json.Marshal(p)
 	// Names can be long, and the page must show the totals in any case, so drop listed credentials until the rest fits.
-	for err == nil && len(data) > mostReceipt && len(p.Receipt.Ended) > 0 {
+	for err == nil && len(data) > maxReceipt && len(p.Receipt.Ended) > 0 {
 		p.Cut, p.Receipt.Ended = true, p.Receipt.Ended[:len(p.Receipt.Ended)/2]
 		data, err = json.Marshal(p)
 	}

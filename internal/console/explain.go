@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// mostOffered is how many scopes the form lists. If there are more, the visitor types the name.
-	mostOffered = 500
+	// maxOffered is how many scopes the form lists. If there are more, the visitor types the name.
+	maxOffered = 500
 	// longSVID is the lifetime of the SVID in an explained request. It is longer than any credential, so that it does not
 	// shorten one.
 	longSVID = 48 * time.Hour
@@ -57,7 +57,7 @@ func (c *Console) explain(r *http.Request, _ *visitor) (view, error) {
 	for _, field := range v.Context.Fields() {
 		v.Context.Set(field.Name, cmp.Or(query.Get(field.Name), field.Value))
 	}
-	if all := catalogue.Scopes(); len(all) <= mostOffered {
+	if all := catalogue.Scopes(); len(all) <= maxOffered {
 		for _, s := range all {
 			v.Names = append(v.Names, s.Name)
 		}
@@ -149,12 +149,12 @@ func (v *explainView) assess(catalogue *scopes.Catalogue, params map[string]any,
 }
 
 const (
-	// replayTime and mostReplayed bound a replay, in time and in decisions. replayTime is shorter than the write timeout of a
+	// replayTime and maxReplayed bound a replay, in time and in decisions. replayTime is shorter than the write timeout of a
 	// response.
-	replayTime   = 20 * time.Second
-	mostReplayed = 500_000
-	// mostGroups is how many scopes, and how many sandboxes, a replay lists.
-	mostGroups = 20
+	replayTime  = 20 * time.Second
+	maxReplayed = 500_000
+	// maxGroups is how many scopes, and how many sandboxes, a replay lists.
+	maxGroups = 20
 )
 
 // Past reads recorded decisions, including what only auditors may read. Its error is broker.ErrLedgerUnavailable.
@@ -245,7 +245,7 @@ func (c *Console) replay(r *http.Request, catalogue *scopes.Catalogue) (view, er
 	again, done := replay.New(catalogue), 0
 	var err error
 	v.Total, err = c.cfg.Past.Decisions(ctx, v.Since, func(rec replay.Recorded) bool {
-		if done == mostReplayed {
+		if done == maxReplayed {
 			return false
 		}
 		done++
@@ -256,7 +256,7 @@ func (c *Console) replay(r *http.Request, catalogue *scopes.Catalogue) (view, er
 	if err != nil && (ctx.Err() == nil || v.Total == 0) {
 		return view{}, err
 	}
-	v.Cut, v.Report = int64(done) < v.Total, again.Report(mostGroups)
+	v.Cut, v.Report = int64(done) < v.Total, again.Report(maxGroups)
 	v.Shifts = shiftsOf(v.Report.Counts)
 	return pageReplay.view("Replay", v), nil
 }

@@ -170,9 +170,9 @@ var (
 	}
 )
 
-// mostParams is the largest number of parameter filters in a search. longestParam is the largest size of one, NAME=VALUE,
+// maxParams is the largest number of parameter filters in a search. longestParam is the largest size of one, NAME=VALUE,
 // in bytes.
-const mostParams, longestParam = 8, 2048
+const maxParams, longestParam = 8, 2048
 
 // search is a search form with its values, and the query that they make.
 type search struct {
@@ -213,12 +213,12 @@ func readSearch(values url.Values) search {
 			s.query.Params = map[string]string{}
 		}
 		_, twice := s.query.Params[name]
-		bad := !found || name == "" || twice || len(text) > longestParam || len(s.query.Params) == mostParams
+		bad := !found || name == "" || twice || len(text) > longestParam || len(s.query.Params) == maxParams
 		s.query.Params[name] = value
 		s.Params = append(s.Params, control{filter: f, Value: text, Bad: bad})
 		s.Bad, s.More = s.Bad || bad, true
 	}
-	if len(s.Params) < mostParams { // an empty field of the form
+	if len(s.Params) < maxParams { // an empty field of the form
 		s.Params = append(s.Params, control{filter: f})
 	}
 	if q := s.query; !q.Since.IsZero() && !q.Until.IsZero() && q.Until.Before(q.Since) {
@@ -287,8 +287,8 @@ func (c *Console) openPlace(cursor string, of []byte) (int64, error) {
 }
 
 const (
-	// mostExported is the largest number of records in one export. exportBatch is how many records one query reads.
-	mostExported, exportBatch = 100_000, 500
+	// maxExported is the largest number of records in one export. exportBatch is how many records one query reads.
+	maxExported, exportBatch = 100_000, 500
 	// exportPatience bounds the write of one batch to a browser.
 	exportPatience = 30 * time.Second
 	// exportsAtOnce is how many concurrent exports one person may run on one replica.
@@ -366,7 +366,7 @@ func (c *Console) writeExport(w http.ResponseWriter, r *http.Request, e exportin
 			return out.Close()
 		case !c.cfg.Now().Before(e.who.Expires()):
 			return errNobody
-		case written >= mostExported:
+		case written >= maxExported:
 			last := &page.Records[len(page.Records)-1]
 			until := last.Time.Add(time.Second).UTC().Format(time.RFC3339) // rounded up: some records repeat, but none is missing
 			said := "The export is truncated. Search again with until=" + url.QueryEscape(until)

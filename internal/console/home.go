@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// mostSummed is how many pending requests, and how many denials, the dashboard lists.
-	mostSummed = 5
+	// maxSummed is how many pending requests, and how many denials, the dashboard lists.
+	maxSummed = 5
 	// summedOver is the period of the figures on the dashboard, in steps of summedBy.
 	summedOver, summedBy = 24 * time.Hour, 30 * time.Minute
 )
@@ -67,7 +67,7 @@ func (c *Console) home(r *http.Request, who *visitor) (view, error) {
 				}
 				return 1
 			})
-			p.Approvals = &approvalsSummary{Count: len(asks), More: more, Oldest: asks[:min(len(asks), mostSummed)]}
+			p.Approvals = &approvalsSummary{Count: len(asks), More: more, Oldest: asks[:min(len(asks), maxSummed)]}
 			return err
 		})
 	}
@@ -124,7 +124,7 @@ func (c *Console) sumRecord(ctx context.Context, reads *errgroup.Group, reach br
 		return err
 	})
 	reads.Go(func() error {
-		found, err := c.cfg.Broker.List(ctx, broker.Query{Decision: "deny", Since: s.Since, Limit: mostSummed}, reach)
+		found, err := c.cfg.Broker.List(ctx, broker.Query{Decision: "deny", Since: s.Since, Limit: maxSummed}, reach)
 		if errors.Is(err, broker.ErrTooBroad) {
 			err = nil
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/go-chi/chi/v5"
 )
 
-// mostEvents is how many timeline events a page lists.
-const mostEvents = 200
+// maxEvents is how many timeline events a page lists.
+const maxEvents = 200
 
 // timeline is one page of events, in order.
 type timeline struct {
@@ -110,9 +110,9 @@ func (c *Console) timeline(r *http.Request, who *visitor, q broker.TimelineQuery
 	if q.From, err = c.openPlace(values.Get("cursor"), name); err != nil {
 		return timeline{}, err
 	}
-	q.Limit = mostEvents
+	q.Limit = maxEvents
 	events, err := c.cfg.Broker.Timeline(r.Context(), q, who.Auditor)
-	if err != nil || len(events) < mostEvents {
+	if err != nil || len(events) < maxEvents {
 		return timeline{Events: events}, err
 	}
 	cursor, err := c.sealPlace(events[len(events)-1].Index+1, name)

@@ -35,9 +35,9 @@ const (
 	providerTimeout = 10 * time.Second
 	// providerPause is the pause before the console retries a provider that did not respond.
 	providerPause = 2 * time.Second
-	// mostUsed bounds how many used login states are kept. When they are dropped, a replayed callback costs one more request
+	// maxUsed bounds how many used login states are kept. When they are dropped, a replayed callback costs one more request
 	// to the provider.
-	mostUsed = 10_000
+	maxUsed = 10_000
 )
 
 // login is the authorization code flow with PKCE (RFC 7636). The browser keeps the state of a login in progress, sealed, so
@@ -132,7 +132,7 @@ func (l *login) open(ctx context.Context) (oauth2.Config, error) {
 func (l *login) once(state string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.used == nil || len(l.used) >= mostUsed {
+	if l.used == nil || len(l.used) >= maxUsed {
 		l.used = map[string]bool{}
 	}
 	again := l.used[state]

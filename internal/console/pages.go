@@ -118,7 +118,7 @@ func (c *Console) visit(do func(*http.Request, *visitor) (view, error)) http.Han
 // look handles a form that changes nothing: it shows a page about the submitted data.
 func (c *Console) look(do func(*http.Request, *visitor) (view, error)) http.HandlerFunc {
 	return c.serve(c.refuseNobody, func(w http.ResponseWriter, r *http.Request, who *visitor) error {
-		if err := r.ParseMultipartForm(mostBody); err != nil && !errors.Is(err, http.ErrNotMultipart) {
+		if err := r.ParseMultipartForm(maxBody); err != nil && !errors.Is(err, http.ErrNotMultipart) {
 			return errForm
 		}
 		v, err := do(r, who)

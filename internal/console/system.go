@@ -23,7 +23,7 @@ const (
 	shortLogin    = 5 * time.Minute
 	oldCheckpoint = time.Minute
 	oldBundle     = time.Hour
-	mostUnsigned  = 1000
+	maxUnsigned   = 1000
 	stateOK       = "OK"
 	stateDegraded = "Degraded"
 	stateDown     = "Down"
@@ -114,7 +114,7 @@ func (c *Console) ledgerParts(ctx context.Context, everywhere bool) []part {
 	}
 	checkpoint := part{"Checkpoint", stateOK, []string{fmt.Sprintf("covers %d entries, %s", s.Checkpoint.Size, ago(s.Checkpoint.Time, c.cfg.Now()))}, ""}
 	behind := s.Entries - s.Checkpoint.Size
-	if behind > mostUnsigned || behind > 0 && c.cfg.Now().Sub(s.Checkpoint.Time) > oldCheckpoint {
+	if behind > maxUnsigned || behind > 0 && c.cfg.Now().Sub(s.Checkpoint.Time) > oldCheckpoint {
 		checkpoint.Word = stateDegraded
 		checkpoint.Next = "New entries are not covered by a signed checkpoint. Check the log for checkpoint errors; the usual cause is the log key in Vault."
 	}

@@ -347,7 +347,7 @@ func samples(t *testing.T) []sample {
 		}
 		add("order-"+order, admin, pageOrder.view(kind.Title, p))
 		p.Selector = broker.Selector{ID: sampleID, SPIFFEIDPrefix: "spiffe://acme.test/research", TrustDomain: "acme.test", Scope: record.Scope}
-		p.More, p.Count, p.Hit, p.Standing = true, mostHit, nil, &broker.Quarantine{SPIFFEID: "spiffe://acme.test"}
+		p.More, p.Count, p.Hit, p.Standing = true, maxHit, nil, &broker.Quarantine{SPIFFEID: "spiffe://acme.test"}
 		add("order-many-"+order, admin, pageOrder.view(kind.Title, p))
 		p.More, p.Count, p.Standing = false, 0, nil
 		add("order-none-"+order, admin, pageOrder.view(kind.Title, p))

@@ -39,7 +39,7 @@ func (c *Console) functions() template.FuncMap {
 		},
 		"shiftsof": shiftsOf,
 		"textdiff": func(before, after string) fileDiff { // of one policy
-			room := room{lines: mostLines, bytes: mostDiff}
+			room := room{lines: maxLines, bytes: maxDiff}
 			return room.diff("", before, after)
 		},
 		"these": func(of ...any) []any { return of },

@@ -99,7 +99,7 @@ func votesOf(r *http.Request, id string) ([]broker.VoteCast, error) {
 		return nil, err
 	}
 	also := r.PostForm["also"]
-	if len(also) > mostAsks || b.Verdict == approval.BreakGlass && len(also) > 0 {
+	if len(also) > maxAsks || b.Verdict == approval.BreakGlass && len(also) > 0 {
 		return nil, errForm
 	}
 	votes := []broker.VoteCast{b}

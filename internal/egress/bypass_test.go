@@ -361,7 +361,7 @@ func TestConcurrentTunnelsAreLimited(t *testing.T) {
 		return conn, resp.StatusCode
 	}
 	var tunnels []net.Conn
-	for range egress.MostTunnels {
+	for range egress.MaxTunnels {
 		conn, status := connect()
 		if status != 200 {
 			t.Fatalf("got %d for tunnel %d", status, len(tunnels))

@@ -26,8 +26,8 @@ const (
 	// deniedFor is how long a denial is repeated without a request to Brevet, so that a sandbox that retries in a loop does not
 	// fill the record.
 	deniedFor = time.Second
-	// mostSlots bounds how many different credentials are cached for a sandbox, because the sandbox chooses the parameters.
-	mostSlots = 1000
+	// maxSlots bounds how many different credentials are cached for a sandbox, because the sandbox chooses the parameters.
+	maxSlots = 1000
 )
 
 // credentialCache holds the credentials of one sandbox, in memory.
@@ -120,10 +120,10 @@ func (p *credentialCache) slot(m match) (*slot, error) {
 	if s := p.slots[key]; s != nil {
 		return s, nil
 	}
-	if len(p.slots) >= mostSlots {
+	if len(p.slots) >= maxSlots {
 		p.forget()
 	}
-	if len(p.slots) >= mostSlots {
+	if len(p.slots) >= maxSlots {
 		return nil, &refusal{code: codeTooMany, after: time.Minute}
 	}
 	s := &slot{turn: make(chan struct{}, 1)}
@@ -197,7 +197,7 @@ func (p *credentialCache) report(h *held) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reportWithin)
 	defer cancel()
-	said := openapi.UseRequest{Calls: min(h.calls.Load(), mostUses)}
+	said := openapi.UseRequest{Calls: min(h.calls.Load(), maxUses)}
 	if last := h.used.Load(); last != nil {
 		said.LastUsedAt = last.UTC()
 	}

@@ -74,7 +74,7 @@ func (g *Gateway) connect(w http.ResponseWriter, r *http.Request, sandbox *Sandb
 		refuse(w, &refusal{code: codeNoRule, explanation: "egress rules match host names, not IP addresses"})
 		return
 	}
-	leave, ok := sandbox.tunnels.take(mostTunnels)
+	leave, ok := sandbox.tunnels.take(maxTunnels)
 	if !ok {
 		refuse(w, &refusal{code: codeTooMany, after: time.Minute})
 		return
@@ -203,8 +203,8 @@ const (
 	leafLife      = 24 * time.Hour
 	// early backdates certificates, for sandboxes whose clocks are behind.
 	early = 5 * time.Minute
-	// mostLeaves bounds memory: the catalogue and its wildcards decide which names exist.
-	mostLeaves = 1000
+	// maxLeaves bounds memory: the catalogue and its wildcards decide which names exist.
+	maxLeaves = 1000
 )
 
 // authority signs the certificates that sandboxes see. Its key exists only in memory, for as long as the gateway runs.
@@ -231,7 +231,7 @@ func (a *authority) leaf(host string) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(a.leaves) >= mostLeaves {
+	if len(a.leaves) >= maxLeaves {
 		clear(a.leaves)
 	}
 	a.leaves[host] = made

@@ -7,8 +7,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-// MostTunnels is how many tunnels a sandbox may have open.
-const MostTunnels = mostTunnels
+// MaxTunnels is how many tunnels a sandbox may have open.
+const MaxTunnels = maxTunnels
 
 // Masked returns a reader of a body with the secrets masked.
 func Masked(body io.Reader, secrets ...string) io.Reader {

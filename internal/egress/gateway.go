@@ -36,11 +36,11 @@ const (
 	// maxBody is the largest body of a call, in bytes, and bodyPause the longest pause in it.
 	maxBody   = 1 << 30
 	bodyPause = 30 * time.Second
-	// mostTunnels is how many tunnels a sandbox may have open at once, and mostCalls how many calls it may have in progress.
-	mostTunnels = 500
-	mostCalls   = 1000
-	// mostConns is how many connections a listener may have open before it knows whose they are.
-	mostConns = 4096
+	// maxTunnels is how many tunnels a sandbox may have open at once, and maxCalls how many calls it may have in progress.
+	maxTunnels = 500
+	maxCalls   = 1000
+	// maxConns is how many connections a listener may have open before it knows whose they are.
+	maxConns = 4096
 	// handshakeWithin bounds the TLS handshake with a host.
 	handshakeWithin = 10 * time.Second
 	// lastWords is how long the rest of a call may take once its credential has ended.
@@ -123,13 +123,13 @@ func (g *Gateway) Serve(ctx context.Context, listener net.Listener, who Caller) 
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	server.Protocols = &protocols
-	// Close connections beyond mostConns. This is a ConnState hook and not a listener, because http.Server looks for TLS in the type
+	// Close connections beyond maxConns. This is a ConnState hook and not a listener, because http.Server looks for TLS in the type
 	// of the connections that a listener accepts.
 	var open atomic.Int64
 	server.ConnState = func(conn net.Conn, state http.ConnState) {
 		switch state {
 		case http.StateNew:
-			if open.Add(1) > mostConns {
+			if open.Add(1) > maxConns {
 				_ = conn.Close()
 			}
 		case http.StateHijacked, http.StateClosed: // tunnels and WebSockets count against a sandbox's own limits

@@ -34,8 +34,8 @@ const (
 	confirmTries  = 3
 	// fresh is how long a confirmation is good for new calls. A credential that has ended must be unusable one second later.
 	fresh = 900 * time.Millisecond
-	// mostUses is the greatest number of uses that a report can hold.
-	mostUses = 1_000_000_000
+	// maxUses is the greatest number of uses that a report can hold.
+	maxUses = 1_000_000_000
 	// patience is how long calls in progress continue while Brevet can't be reached.
 	patience = 3 * time.Second
 )

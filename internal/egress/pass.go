@@ -58,7 +58,7 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, sandbox *Sandbox,
 	p := &passage{gateway: g, sandbox: sandbox, target: target, began: g.cfg.Now()}
 	seen := &answer{ResponseWriter: w}
 	defer func() { p.log(r, seen) }() // deferred, because ReverseProxy panics when a response breaks off
-	leave, ok := sandbox.calls.take(mostCalls)
+	leave, ok := sandbox.calls.take(maxCalls)
 	if !ok {
 		seen.refuse(&refusal{code: codeTooMany, after: time.Second})
 		return

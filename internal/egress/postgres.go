@@ -26,13 +26,13 @@ import (
 const (
 	// startWithin bounds what comes before a session: the client's startup message and the login.
 	startWithin = 30 * time.Second
-	// mostSessions is how many sessions a sandbox may have open at once.
-	mostSessions = 100
+	// maxSessions is how many sessions a sandbox may have open at once.
+	maxSessions = 100
 	// acceptPause is how long the listener accepts nothing when the system has no room for another connection.
 	acceptPause = 50 * time.Millisecond
-	// mostRequests is how many startup messages a client may send. It may ask for encryption first, which its own socket does
+	// maxRequests is how many startup messages a client may send. It may ask for encryption first, which its own socket does
 	// not need.
-	mostRequests = 3
+	maxRequests = 3
 )
 
 // session is a client's connection to a database. The gateway logs in to the database for it.
@@ -73,7 +73,7 @@ func (g *Gateway) ServePostgres(ctx context.Context, listener net.Listener, sand
 		case err != nil:
 			return fmt.Errorf("accepting a connection: %w", err)
 		}
-		leave, ok := open.take(mostConns)
+		leave, ok := open.take(maxConns)
 		if !ok {
 			_ = conn.Close()
 			continue
@@ -111,7 +111,7 @@ func (e exactly) Read(p []byte) (int, error) { return e.Reader.Read(p[:min(1, le
 // start returns the client's startup message. It returns nil if the client cancels another session instead, leaves, or asks for
 // encryption too often.
 func (s *session) start(ctx context.Context) (*pgproto3.StartupMessage, error) {
-	for range mostRequests {
+	for range maxRequests {
 		message, err := s.back.ReceiveStartupMessage()
 		if err != nil {
 			return nil, err
@@ -133,7 +133,7 @@ func (s *session) start(ctx context.Context) (*pgproto3.StartupMessage, error) {
 
 // open logs in to the database, and relays between client and database until one of them closes or the credential ends.
 func (s *session) open(ctx context.Context, start *pgproto3.StartupMessage) error {
-	leave, ok := s.sandbox.sessions.take(mostSessions)
+	leave, ok := s.sandbox.sessions.take(maxSessions)
 	if !ok {
 		return &refusal{code: codeTooMany, after: time.Minute}
 	}

@@ -36,8 +36,8 @@ type edition struct {
 	found map[egressrule.Call]match
 }
 
-// mostFound bounds memory, because the sandbox decides which calls there are.
-const mostFound = 1000
+// maxFound bounds memory, because the sandbox decides which calls there are.
+const maxFound = 1000
 
 // page is one scope with its egress rules.
 type page struct {
@@ -74,7 +74,7 @@ func (b *rulebook) find(ctx context.Context, call egressrule.Call) (match, error
 		if reason == "" {
 			now.mu.Lock()
 			defer now.mu.Unlock()
-			if len(now.found) >= mostFound {
+			if len(now.found) >= maxFound {
 				clear(now.found)
 			}
 			now.found[call] = match{p.scope, route}

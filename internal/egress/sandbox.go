@@ -96,15 +96,15 @@ type pace struct {
 	of    map[string]*rate.Limiter
 }
 
-// mostPaced bounds memory. Only hosts with a rule get a limiter; a limiter that is dropped starts full again.
-const mostPaced = 1000
+// maxPaced bounds memory. Only hosts with a rule get a limiter; a limiter that is dropped starts full again.
+const maxPaced = 1000
 
 func (p *pace) allows(host string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	limiter := p.of[host]
 	if limiter == nil {
-		if len(p.of) >= mostPaced {
+		if len(p.of) >= maxPaced {
 			clear(p.of)
 		}
 		limiter = rate.NewLimiter(p.limit, p.burst)

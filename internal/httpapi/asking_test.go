@@ -82,7 +82,7 @@ func TestFloodHidesNoOtherRequests(t *testing.T) {
 		t.Error("who asks for the first time is not listed in their turn")
 	}
 	watch := bob.WatchApprovals()
-	heard := tellsUntil(t, watch, func(told map[string]bool) bool { return told[victim] && told[beside] && len(told) > mostTold })
+	heard := tellsUntil(t, watch, func(told map[string]bool) bool { return told[victim] && told[beside] && len(told) > maxTold })
 	later := waiting(t, s.Client(t, twin), ask)
 	// A client that reconnects receives the newest request, and also those that did not fit before, once there is room.
 	for _, one := range list.Approvals[:40] {
@@ -99,8 +99,8 @@ func TestFloodHidesNoOtherRequests(t *testing.T) {
 	}
 }
 
-// mostTold is how many requests of a group a stream sends at once.
-const mostTold = 500
+// maxTold is how many requests of a group a stream sends at once.
+const maxTold = 500
 
 // tellsUntil follows a watch until enough accepts the requests that it sent as waiting.
 func tellsUntil(t *testing.T, watch *client.ApprovalWatch, enough func(told map[string]bool) bool) map[string]bool {

@@ -13,8 +13,8 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// mostProblems is the maximum number of catalogue problems in a response.
-const mostProblems = 100
+// maxProblems is the maximum number of catalogue problems in a response.
+const maxProblems = 100
 
 var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
@@ -114,7 +114,7 @@ func (s *Server) ApplyCatalogue(w http.ResponseWriter, r *http.Request, _ ApplyC
 		if problems, ok := errors.AsType[scopes.Problems](err); ok {
 			err = &requestError{kind: errCatalogue, field: "files", detail: "catalogue", tell: func(p *Problem) {
 				// They quote the catalogue, but only to the caller that sent it.
-				for _, one := range problems[:min(len(problems), mostProblems)] {
+				for _, one := range problems[:min(len(problems), maxProblems)] {
 					p.Problems = append(p.Problems, CatalogueProblem{File: one.File, Line: one.Line, What: one.What})
 				}
 			}}

@@ -105,16 +105,16 @@ func (s *Server) ask(ctx context.Context, who attest.Identity, f form, req broke
 	return unexpected(s.cfg.Broker.Issue(ctx, who, req, deliver), f)
 }
 
-// mostTTL is the longest TTL that a client may request, in seconds. openapi.yaml has the same maximum.
-const mostTTL = 31536000
+// maxTTL is the longest TTL that a client may request, in seconds. openapi.yaml has the same maximum.
+const maxTTL = 31536000
 
 func readTTL(text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
 	}
 	n, err := strconv.ParseUint(text, 10, 32)
-	if err != nil || n == 0 || n > mostTTL {
-		return 0, badMember("ttl", OAuthInvalidRequest, fmt.Sprintf("must be a whole number of seconds from 1 to %d", mostTTL))
+	if err != nil || n == 0 || n > maxTTL {
+		return 0, badMember("ttl", OAuthInvalidRequest, fmt.Sprintf("must be a whole number of seconds from 1 to %d", maxTTL))
 	}
 	return time.Duration(n) * time.Second, nil
 }

@@ -113,8 +113,8 @@ func (s *Server) ListIssuances(w http.ResponseWriter, r *http.Request, params Li
 const (
 	// paramPrefix begins the names of filters on the parameters of requests.
 	paramPrefix = "params."
-	// mostParams is the maximum number of such filters, and longestParam the maximum length of a name or value in bytes.
-	mostParams, longestParam = 8, 1024
+	// maxParams is the maximum number of such filters, and longestParam the maximum length of a name or value in bytes.
+	maxParams, longestParam = 8, 1024
 )
 
 // queryOf checks the filters that openapi.yaml cannot, in a query that has passed the rules.
@@ -135,7 +135,7 @@ func queryOf(r *http.Request, p ListIssuancesParams) (broker.Query, error) {
 			params = map[string]string{}
 		}
 		params[name] = values[0]
-		if name == "" || len(name) > longestParam || len(values[0]) > longestParam || len(params) > mostParams {
+		if name == "" || len(name) > longestParam || len(values[0]) > longestParam || len(params) > maxParams {
 			return broker.Query{}, badQuery("params")
 		}
 	}

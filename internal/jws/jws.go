@@ -156,8 +156,8 @@ func OnCurve(curve elliptic.Curve) func(crypto.PublicKey) bool {
 	}
 }
 
-// MostVerified is the maximum number of entries in one Verified: some megabytes.
-const MostVerified = 1 << 14
+// MaxVerified is the maximum number of entries in one Verified: some megabytes.
+const MaxVerified = 1 << 14
 
 // Verified caches results of verification by the SHA-256 of the input: callers present the same token many times, and its
 // signature does not change. The caller must check the time and the keys on each use, because those do change. Verified
@@ -179,7 +179,7 @@ func (r *Verified[V]) Get(digest [sha256.Size]byte) (V, bool) {
 func (r *Verified[V]) Put(digest [sha256.Size]byte, v V) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.found == nil || len(r.found) >= MostVerified {
+	if r.found == nil || len(r.found) >= MaxVerified {
 		r.found = map[[sha256.Size]byte]V{}
 	}
 	r.found[digest] = v

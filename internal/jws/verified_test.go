@@ -12,7 +12,7 @@ import (
 func TestSignatureCacheIsBounded(t *testing.T) {
 	var r jws.Verified[int]
 	digest := func(i int) [32]byte { return sha256.Sum256(fmt.Append(nil, i)) }
-	const many = 2*jws.MostVerified + 10
+	const many = 2*jws.MaxVerified + 10
 	for i := range many {
 		r.Put(digest(i), i)
 		if got, ok := r.Get(digest(i)); !ok || got != i {
@@ -25,7 +25,7 @@ func TestSignatureCacheIsBounded(t *testing.T) {
 			left++
 		}
 	}
-	if left > jws.MostVerified {
-		t.Errorf("got %d remembered, want %d at most", left, jws.MostVerified)
+	if left > jws.MaxVerified {
+		t.Errorf("got %d remembered, want %d at most", left, jws.MaxVerified)
 	}
 }

@@ -17,7 +17,7 @@ import (
 // PostgreSQL estimates that a fifth of all are issued, leased and past their time.
 func TestSweeperQueriesReadOnlyLiveRecords(t *testing.T) {
 	t.Parallel()
-	const all, mostRead = 40_000, 4000 // about 1200 are alive, each read in an index and in the table
+	const all, maxRead = 40_000, 4000 // about 1200 are alive, each read in an index and in the table
 	db := testkit.NewDB(t)
 	if err := devstack.Fill(t.Context(), db.AdminURL, 0, all, func(string, ...any) {}); err != nil {
 		t.Fatal(err)
@@ -59,8 +59,8 @@ func TestSweeperQueriesReadOnlyLiveRecords(t *testing.T) {
 		if found == 0 && !none || found > 0 && name == "one of another one" {
 			t.Errorf("%s: %d found", name, found)
 		}
-		if read := rowsRead(t, owner) - before; read > mostRead {
-			t.Errorf("%s: %d rows read of %d, want %d at most", name, read, all, mostRead)
+		if read := rowsRead(t, owner) - before; read > maxRead {
+			t.Errorf("%s: %d rows read of %d, want %d at most", name, read, all, maxRead)
 		}
 	}
 }

@@ -22,8 +22,8 @@ const (
 	// beatEvery is the time between two readings of the entries if no replica waits for one. idleBeats is how many beats
 	// without a token lookup it takes until the replica stops reading.
 	beatEvery, idleBeats = 100 * time.Millisecond, 100
-	// mostUnread is how many entries one reading covers. A replica with more to read drops its whole cache instead.
-	mostUnread = 50_000
+	// maxUnread is how many entries one reading covers. A replica with more to read drops its whole cache instead.
+	maxUnread = 50_000
 )
 
 // Cached implements [broker.Tokens].
@@ -180,7 +180,7 @@ func (r *replica) read(ctx context.Context, cache *tokencache.Cache) (tokencache
 				'credentials.revoke', 'approval.vote', 'approval.remembered', 'approval.withdrawn', 'person.seen', 'passkey.registered', 'passkey.removed',
 				'catalogue.proposed', 'catalogue.applied', 'catalogue.rejected')
 			ORDER BY index
-		) AS e ON true`, pgx.NamedArgs{"seen": r.seen, "most": int64(mostUnread), "id": r.id})
+		) AS e ON true`, pgx.NamedArgs{"seen": r.seen, "most": int64(maxUnread), "id": r.id})
 	found, err := postgres.Collect(rows, err, pgx.RowToStructByName[ending])
 	switch {
 	case err != nil:
@@ -189,7 +189,7 @@ func (r *replica) read(ctx context.Context, cache *tokencache.Cache) (tokencache
 		return tokencache.Lease{}, fmt.Errorf("%w: it does not have %d entries", postgres.ErrWentBack, r.seen)
 	}
 	size := found[0].Size
-	if size-r.seen > mostUnread {
+	if size-r.seen > maxUnread {
 		cache.Clear(size)
 	}
 	for _, e := range found {

@@ -94,8 +94,8 @@ func signingInput(intent broker.Intent, key broker.Key) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(head) + "." + base64.RawURLEncoding.EncodeToString(intent.Claims), nil
 }
 
-// mostSigned is the largest number of texts in one request to Vault. It keeps the answer far below longestAnswer.
-const mostSigned = 256
+// maxSigned is the largest number of texts in one request to Vault. It keeps the answer far below longestAnswer.
+const maxSigned = 256
 
 // signings queues the texts that Vault is to sign with one key. Texts that arrive during a request go with the next one, so a
 // busy broker shares requests and an idle one never waits.
@@ -189,7 +189,7 @@ func (m *Minter) signAll(of *signings) {
 	}
 }
 
-// take removes from the queue the oldest text and the others for the same key version, at most mostSigned of them. If it returns
+// take removes from the queue the oldest text and the others for the same key version, at most maxSigned of them. If it returns
 // none, the queue is empty, and the next call of sign starts signAll again.
 func (s *signings) take() []*toSign {
 	s.mu.Lock()
@@ -198,7 +198,7 @@ func (s *signings) take() []*toSign {
 	for _, next := range s.waiting {
 		switch {
 		case next.left.Load():
-		case len(batch) == mostSigned, len(batch) > 0 && next.version.key.Version != batch[0].version.key.Version:
+		case len(batch) == maxSigned, len(batch) > 0 && next.version.key.Version != batch[0].version.key.Version:
 			rest = append(rest, next)
 		default:
 			batch = append(batch, next)

@@ -22,7 +22,7 @@ const (
 	longestAnswer = 1 << 20
 	// longestRefusal bounds how much of an error answer is read.
 	longestRefusal = 8 << 10
-	mostMessages   = 3
+	maxMessages    = 3
 )
 
 // guard lets an answer through only if it is a 200 of bounded size, or a 204 from one of the silent paths. The Vault client
@@ -56,7 +56,7 @@ func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
 		var answer api.ErrorResponse
 		// An answer that is not JSON still has a status, which says enough.
 		if json.NewDecoder(io.LimitReader(resp.Body, longestRefusal)).Decode(&answer) == nil {
-			for _, message := range answer.Errors[:min(len(answer.Errors), mostMessages)] {
+			for _, message := range answer.Errors[:min(len(answer.Errors), maxMessages)] {
 				refusal.messages = append(refusal.messages, clip(message))
 			}
 		}

@@ -58,8 +58,8 @@ const (
 	// nowhere is an id that does not exist, and elsewhere a host name that belongs to nobody (RFC 2606).
 	nowhere   = "00000000-0000-4000-8000-000000000000"
 	elsewhere = "brevet-probe.invalid"
-	// mostRead is how much of a response is read, in bytes.
-	mostRead = 64 << 10
+	// maxRead is how much of a response is read, in bytes.
+	maxRead = 64 << 10
 )
 
 // Outcome is the result of a check.
@@ -225,7 +225,7 @@ func (a attempt) over(ctx context.Context, by *http.Client, base string) (answer
 		return answered{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, mostRead))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxRead))
 	return answered{resp.StatusCode, resp.Header, body}, err
 }
 

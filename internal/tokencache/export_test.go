@@ -5,8 +5,8 @@ import "time"
 // Elapsed returns the time passed by the monotonic or the wall clock, whichever is longer.
 func Elapsed(from, to time.Time) time.Duration { return elapsed(from, to) }
 
-// MostCached is the largest number of cached tokens.
-const MostCached = mostCached
+// MaxCached is the largest number of cached tokens.
+const MaxCached = maxCached
 
 // Len returns how many tokens are cached. It must not run concurrently with another call.
 func (c *Cache) Len() int {

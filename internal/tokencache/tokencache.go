@@ -21,10 +21,10 @@ import (
 const LeaseTime = 400 * time.Millisecond
 
 const (
-	// mostCached bounds the number of cached tokens, and mostMarks the marks of each token. The cache takes about twenty
+	// maxCached bounds the number of cached tokens, and maxMarks the marks of each token. The cache takes about twenty
 	// megabytes, forty at most. A token has a mark for each segment of its sandbox's path, and a path can have a thousand
 	// segments.
-	mostCached, mostMarks = 1 << 16, 100
+	maxCached, maxMarks = 1 << 16, 100
 	// endings is the number of marks for what has ended. It is a power of two, and each mark takes eight bytes.
 	endings = 1 << 17
 	// kindOutcome begins the kinds of entries that record the outcome of one issuance.
@@ -126,7 +126,7 @@ func (c *Cache) Keep(id string, claims [32]byte, at int64, asked time.Time, chai
 		t.left = min(t.left, l.Left)
 		t.marks = append(t.marks, c.mark("issuance", l.ID.String()), c.mark("task", l.SPIFFEID, l.Task))
 		for at := l.SPIFFEID; len(at) > len("spiffe://"); at = at[:max(0, strings.LastIndexByte(at, '/'))] {
-			if len(t.marks) == mostMarks {
+			if len(t.marks) == maxMarks {
 				return
 			}
 			t.marks = append(t.marks, c.mark("quarantine", at))
@@ -191,7 +191,7 @@ func (k *standings) put(id string, t standing) {
 }
 
 func (k *standings) add(id string, t standing) {
-	if k.young == nil || len(k.young) >= mostCached/2 {
+	if k.young == nil || len(k.young) >= maxCached/2 {
 		k.young, k.old = map[string]standing{}, k.young
 	}
 	k.young[id] = t

@@ -48,10 +48,10 @@ func TestLateAnswerDoesNotReviveAnEndedToken(t *testing.T) {
 func TestCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	c := tokencache.New(time.Now)
-	for i := range 3 * tokencache.MostCached {
+	for i := range 3 * tokencache.MaxCached {
 		c.Ended(fmt.Sprint(i), 0)
 	}
-	if got := c.Len(); got > tokencache.MostCached || got < tokencache.MostCached/2 {
-		t.Errorf("got %d tokens remembered, want at most %d", got, tokencache.MostCached)
+	if got := c.Len(); got > tokencache.MaxCached || got < tokencache.MaxCached/2 {
+		t.Errorf("got %d tokens remembered, want at most %d", got, tokencache.MaxCached)
 	}
 }

@@ -101,7 +101,7 @@ func (r *Searcher) LiveCounts(ctx context.Context, reach broker.Reach) (broker.L
 	if record.ReachesNothing(reach) {
 		return broker.LiveCounts{}, nil
 	}
-	args := pgx.NamedArgs{"most": broker.MostGroups}
+	args := pgx.NamedArgs{"most": broker.MaxGroups}
 	rows, err := r.poolFor(reach).Query(ctx, `
 		WITH alive AS MATERIALIZED (
 			SELECT authority, credential_kind, spiffe_id, task, scope, expires_at FROM issuances

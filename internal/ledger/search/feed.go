@@ -90,8 +90,8 @@ func (r *Searcher) Timeline(ctx context.Context, of broker.TimelineQuery, reach 
 	return all, nil
 }
 
-// mostChanges is how many entries one answer covers.
-const mostChanges = 1000
+// maxChanges is how many entries one answer covers.
+const maxChanges = 1000
 
 // Changes is that of [broker.EventFeed].
 func (r *Searcher) Changes(ctx context.Context, q broker.Query, reach broker.Reach, from int64) (broker.Changes, error) {
@@ -103,7 +103,7 @@ func (r *Searcher) Changes(ctx context.Context, q broker.Query, reach broker.Rea
 	if from < 0 || from > size {
 		return broker.Changes{Next: size}, nil
 	}
-	out := broker.Changes{Next: min(size, from+mostChanges)}
+	out := broker.Changes{Next: min(size, from+maxChanges)}
 	out.Further = out.Next < size
 	if from == out.Next || record.ReachesNothing(reach) || unmatchable(q) {
 		return out, nil

@@ -105,8 +105,8 @@ func TestLiveCountsNameTheLargestGroups(t *testing.T) {
 		t.Fatalf("got %d alive: too few to tell", got.Total.Count)
 	}
 	for name, list := range map[string][]broker.Group{"sandbox": got.BySandbox, "task": got.ByTask, "scope": got.ByScope} {
-		if len(list) != broker.MostGroups {
-			t.Errorf("by %s: got %d, want %d", name, len(list), broker.MostGroups)
+		if len(list) != broker.MaxGroups {
+			t.Errorf("by %s: got %d, want %d", name, len(list), broker.MaxGroups)
 		}
 		if !slices.IsSortedFunc(list, func(x, y broker.Group) int { return int(y.Count - x.Count) }) {
 			t.Errorf("by %s: got %+v, want the largest first", name, list)

@@ -21,15 +21,15 @@ const (
 	outOfOrder = time.Minute
 	// tallyTimeout bounds the count of one chunk, including the wait for a connection.
 	tallyTimeout = 5 * time.Second
-	// mostTallies bounds the number of counted reaches. Each takes some hundred kilobytes at most.
-	mostTallies = 64
+	// maxTallies bounds the number of counted reaches. Each takes some hundred kilobytes at most.
+	maxTallies = 64
 )
 
 var (
 	// tallyChunk is how many entries one statement counts. After each chunk the next tally has its turn.
 	tallyChunk int64 = 1 << 13
-	// mostBehind is how many entries a tally catches up on. A tally that is further behind starts again at the end.
-	mostBehind int64 = 1 << 17
+	// maxBehind is how many entries a tally catches up on. A tally that is further behind starts again at the end.
+	maxBehind int64 = 1 << 17
 )
 
 // Rates is that of [broker.Stats]. It can take seconds to count an hour, so no caller waits for that. Old counts are kept in
@@ -203,7 +203,7 @@ func (t *tally) goal(size int64) {
 	if t.size >= 0 {
 		return
 	}
-	if t.minutes == nil || max(size-t.high, t.high-size) > mostBehind {
+	if t.minutes == nil || max(size-t.high, t.high-size) > maxBehind {
 		t.low, t.high, t.back, t.minutes = size, size, time.Time{}, map[int64]broker.Rate{}
 	}
 	if t.size = size; t.high >= size {
@@ -291,7 +291,7 @@ func (a *tallies) tally(reach broker.Reach) *tally {
 		if a.of == nil {
 			a.of = map[string]*tally{}
 		}
-		if len(a.of) >= mostTallies {
+		if len(a.of) >= maxTallies {
 			oldest := ""
 			for key, t := range a.of {
 				if oldest == "" || t.asked < a.of[oldest].asked {

@@ -374,8 +374,8 @@ func (s *search) bound(ctx context.Context, pool *pgxpool.Pool) error {
 // blockShifts are the sizes of the blocks of entries in issuances_by_term, as shifts: 4096, 32768 and 262144.
 var blockShifts = []uint{12, 15, 18}
 
-// mostFar is how many records with all terms are sorted at once.
-var mostFar = 10000
+// maxFar is how many records with all terms are sorted at once.
+var maxFar = 10000
 
 // The expressions of issuances_by_term, letter for letter.
 const (
@@ -430,7 +430,7 @@ func (s *search) path(p piece) string {
 // by then. If they are not, because there were many at another time, it searches each far block.
 func (s *search) byTerms(i int, p piece, where string) string {
 	near, far, edge := s.blocks()
-	s.args["near"], s.args["far"], s.args["edge"], s.args["most"] = near, far, edge, mostFar
+	s.args["near"], s.args["far"], s.args["edge"], s.args["most"] = near, far, edge, maxFar
 	having := s.having(i, p)
 	order := ` ORDER BY entry_index ` + s.order()
 	inBlocks := func(name string) string {

@@ -36,7 +36,7 @@ func New(ctx context.Context, read, audit *pgxpool.Pool) *Searcher {
 	ctx, leave := context.WithCancel(context.WithoutCancel(ctx))
 	r := &Searcher{
 		read: read, audit: audit, counting: make(chan struct{}, 1),
-		tallying: make(chan *tally, mostTallies), leaveTallies: leave, tallied: make(chan struct{}),
+		tallying: make(chan *tally, maxTallies), leaveTallies: leave, tallied: make(chan struct{}),
 	}
 	go r.keepTallies(ctx)
 	return r
