@@ -125,7 +125,7 @@ func (b *Broker) Vote(ctx context.Context, who people.Person, cast VoteCast) (*A
 			return nil, err
 		}
 		err = b.recordVote(ctx, c, vote)
-		if errors.Is(err, ErrOvertaken) {
+		if errors.Is(err, ErrConcurrentChange) {
 			continue
 		}
 		if err == nil && cast.Verdict == approval.Deny {
@@ -136,7 +136,7 @@ func (b *Broker) Vote(ctx context.Context, who people.Person, cast VoteCast) (*A
 		}
 		return c, err
 	}
-	return nil, ErrOvertaken
+	return nil, ErrConcurrentChange
 }
 
 // recordVote records a vote and updates c.
@@ -320,9 +320,9 @@ func (b *Broker) Withdraw(ctx context.Context, who attest.Identity, id string) e
 		err = b.cfg.Approvals.Apply(ctx, Transition{
 			Request: id, Was: c.Status, Votes: c.Votes, Becomes: StatusWithdrawn, Time: b.cfg.Now().UTC(), Actor: actor,
 		})
-		if !errors.Is(err, ErrOvertaken) {
+		if !errors.Is(err, ErrConcurrentChange) {
 			return err
 		}
 	}
-	return ErrOvertaken
+	return ErrConcurrentChange
 }

@@ -137,6 +137,6 @@ func (b *Broker) List(ctx context.Context, q Query, reach Reach) (Page, error) {
 }
 
 // Timeline returns the entries about a task or a request, in order. It returns ErrNotFound if there are none within reach.
-func (b *Broker) Timeline(ctx context.Context, of TimelineQuery, reach Reach) ([]Happening, error) {
+func (b *Broker) Timeline(ctx context.Context, of TimelineQuery, reach Reach) ([]TimelineEvent, error) {
 	return b.cfg.Feed.Timeline(ctx, of, reach)
 }

@@ -156,12 +156,12 @@ func (f *fixture) Delegate(ctx context.Context, who attest.Identity, h broker.To
 // noTokens is a store in which no token is in force.
 type noTokens struct{ broker.Tokens }
 
-func (noTokens) Cached(string, [32]byte) (broker.TokenStanding, bool) {
-	return broker.TokenStanding{}, false
+func (noTokens) Cached(string, [32]byte) (broker.TokenState, bool) {
+	return broker.TokenState{}, false
 }
 
-func (noTokens) TokenStanding(context.Context, string, [32]byte) (broker.TokenStanding, error) {
-	return broker.TokenStanding{}, nil
+func (noTokens) TokenState(context.Context, string, [32]byte) (broker.TokenState, error) {
+	return broker.TokenState{}, nil
 }
 
 func (noTokens) WaitForReplicas(context.Context) {}

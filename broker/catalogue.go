@@ -110,12 +110,12 @@ func (b *Broker) ApplyCatalogue(ctx context.Context, order CatalogueOrder) (Cata
 			}, nil, nil
 		}
 		change, err := b.change(ctx, head, catalogue.Digest(), order)
-		if errors.Is(err, ErrOvertaken) {
+		if errors.Is(err, ErrConcurrentChange) {
 			continue
 		}
 		return change, b.newPolicies(ctx, head.Digest, catalogue), err
 	}
-	return CatalogueChange{}, nil, ErrOvertaken
+	return CatalogueChange{}, nil, ErrConcurrentChange
 }
 
 // headIs returns the catalogue in force. It returns ErrOtherCatalogue if that is not the base.
@@ -211,13 +211,13 @@ func (b *Broker) DecideCatalogue(ctx context.Context, v CatalogueVerdict) (Catal
 			}
 		}
 		err = b.takeStep(ctx, &step)
-		if errors.Is(err, ErrOvertaken) {
+		if errors.Is(err, ErrConcurrentChange) {
 			continue
 		}
 		open.State, open.Decider, open.DecidedReason, open.DecidedAt = step.Becomes, v.Actor, v.Reason, step.Time
 		return open, err
 	}
-	return CatalogueChange{}, ErrOvertaken
+	return CatalogueChange{}, ErrConcurrentChange
 }
 
 // CatalogueInForce returns the catalogue in force with its files. It returns ErrNotFound if none was ever applied.
@@ -356,7 +356,7 @@ func OpenCatalogue(ctx context.Context, store Catalogues, files []scopes.File, n
 			ID: newID(), Time: now.UTC(), Becomes: CatalogueApplied, Digest: configured.Digest(), Version: 1, Files: files,
 			Reason: "first start of Brevet",
 		})
-		if err == nil || errors.Is(err, ErrOvertaken) {
+		if err == nil || errors.Is(err, ErrConcurrentChange) {
 			head, err = store.InForce(ctx)
 		}
 	}

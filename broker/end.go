@@ -131,7 +131,7 @@ func (b *Broker) stopOne(ctx context.Context, h LiveCredential, e ending) (LiveC
 			h.Status, h.Detail, h.Actor, h.StatusTime = out.Status, out.Detail, out.Actor, out.Time
 			return h, nil
 		}
-		if !errors.Is(err, ErrNotForward) {
+		if !errors.Is(err, ErrInvalidTransition) {
 			return h, err
 		}
 		before := h.Status
@@ -223,7 +223,7 @@ func (b *Broker) revoke(ctx context.Context, h LiveCredential, term int64) Ended
 		err = b.recordOutcome(ctx, out)
 	}
 	e := endedOf(h)
-	if errors.Is(err, ErrNotForward) { // another replica was faster
+	if errors.Is(err, ErrInvalidTransition) { // another replica was faster
 		if h, err = b.reread(ctx, h); err == nil {
 			return endedOf(h)
 		}
@@ -293,7 +293,7 @@ func (b *Broker) withdrawOfEndedTasks(ctx context.Context, task Task) error {
 			err := b.cfg.Approvals.Apply(ctx, Transition{
 				Request: r.ID, Was: r.Status, Votes: r.Votes, Becomes: StatusWithdrawn, Time: b.cfg.Now().UTC(), Actor: r.Actor,
 			})
-			if err != nil && !errors.Is(err, ErrOvertaken) {
+			if err != nil && !errors.Is(err, ErrConcurrentChange) {
 				return fmt.Errorf("withdrawing request %s: %w", r.ID, err)
 			}
 			return nil
@@ -321,7 +321,7 @@ func (b *Broker) Revoke(ctx context.Context, r Revocation) (Receipt, error) {
 
 // Quarantine stops issuing to the named sandboxes on every replica, and ends their credentials. It returns ErrNotFound if the
 // name is not within reach.
-func (b *Broker) Quarantine(ctx context.Context, c Confinement) (Receipt, error) {
+func (b *Broker) Quarantine(ctx context.Context, c QuarantineOrder) (Receipt, error) {
 	if !c.Reach.Covers(c.SPIFFEID) {
 		return Receipt{}, ErrNotFound
 	}
@@ -335,7 +335,7 @@ func (b *Broker) Quarantine(ctx context.Context, c Confinement) (Receipt, error)
 
 // Unquarantine lifts the quarantine of exactly that name. It returns ErrNotFound if there is none within reach, or if the caller
 // is a workload that somebody else has quarantined.
-func (b *Broker) Unquarantine(ctx context.Context, c Confinement) error {
+func (b *Broker) Unquarantine(ctx context.Context, c QuarantineOrder) error {
 	if !c.Reach.Covers(c.SPIFFEID) {
 		return ErrNotFound
 	}
@@ -449,8 +449,8 @@ type Revocation struct {
 	Reason string
 }
 
-// Confinement orders a quarantine of a sandbox, or of all sandboxes below a path or in a trust domain, or lifts it.
-type Confinement struct {
+// QuarantineOrder orders a quarantine of a sandbox, or of all sandboxes below a path or in a trust domain, or lifts it.
+type QuarantineOrder struct {
 	Actor Actor
 	// SPIFFEID is a SPIFFE ID, a path prefix, or "spiffe://" and a trust domain.
 	SPIFFEID string

@@ -32,12 +32,12 @@ var (
 	// ErrVaultRefused: Vault understood the request and refused it. It refuses again until its configuration changes.
 	ErrVaultRefused = errors.New("vault refused")
 	// ErrNotMounted: the secrets engine of the scope is not mounted in Vault. It wraps ErrVaultRefused, and is returned as a
-	// *NotMounted.
+	// *NotMountedError.
 	ErrNotMounted = fmt.Errorf("%w: no secrets engine is mounted", ErrVaultRefused)
 	// ErrInactive: the token is not active, for any reason.
 	ErrInactive = errors.New("token is not active")
-	// ErrNotOpened: the scope of the token does not allow the call. It is returned as a *NotOpened.
-	ErrNotOpened = errors.New("token does not allow this call")
+	// ErrCallNotAllowed: the scope of the token does not allow the call. It is returned as a *CallNotAllowedError.
+	ErrCallNotAllowed = errors.New("token does not allow this call")
 	// ErrNotApproved: the request cannot be redeemed: it is not approved, no longer approved, or already redeemed.
 	ErrNotApproved = approval.ErrNotApproved
 	// ErrDecided: the request no longer waits for votes.
@@ -66,8 +66,8 @@ var (
 	ErrTooManyPasskeys = errors.New("person has too many passkeys")
 	// ErrNoNote: a break-glass vote requires a note.
 	ErrNoNote = approval.ErrNoNote
-	// ErrOvertaken: a concurrent vote changed the request.
-	ErrOvertaken = errors.New("request was changed concurrently")
+	// ErrConcurrentChange: a concurrent vote changed the request.
+	ErrConcurrentChange = errors.New("request was changed concurrently")
 	// ErrSuperseded: the request was decided by a catalogue that is no longer in force.
 	ErrSuperseded = errors.New("catalogue was superseded")
 	// ErrOtherCatalogue: the catalogue in force is not the one that the change is based on.
@@ -76,32 +76,32 @@ var (
 	ErrOwnProposal = errors.New("admin may not approve their own proposal")
 	// ErrCrowded: this replica, or this person, has too many event streams.
 	ErrCrowded = errors.New("too many event streams")
-	// ErrNotForward: the record exists, but its state does not allow the transition.
-	ErrNotForward = errors.New("state transition is not allowed")
+	// ErrInvalidTransition: the record exists, but its state does not allow the transition.
+	ErrInvalidTransition = errors.New("state transition is not allowed")
 	// ErrTooBroad: the search exceeded its time limit.
 	ErrTooBroad = errors.New("search is too broad")
 	// ErrNotFound: the record does not exist, or the caller may not see it. Responses never distinguish the two.
 	ErrNotFound = approval.ErrNotFound
 )
 
-// Lost wraps the error of a mint that may have left a live credential in Vault.
-type Lost struct { //nolint:errname // it names what happened to the response
+// LostMintError wraps the error of a mint that may have left a live credential in Vault.
+type LostMintError struct {
 	VaultLease VaultLease // as far as it is known
 	Err        error
 }
 
-func (l *Lost) Error() string { return l.Err.Error() }
+func (l *LostMintError) Error() string { return l.Err.Error() }
 
 // Unwrap returns the cause.
-func (l *Lost) Unwrap() error { return l.Err }
+func (l *LostMintError) Unwrap() error { return l.Err }
 
-// NotMounted is ErrNotMounted with the path of the missing mount.
-type NotMounted struct { //nolint:errname // it reads as what is wrong
+// NotMountedError is ErrNotMounted with the path of the missing mount.
+type NotMountedError struct {
 	// Mount is the mount of the engine, or the path if the scope names only a path.
 	Mount string
 }
 
-func (n *NotMounted) Error() string { return fmt.Sprintf("%v at %q", ErrNotMounted, n.Mount) }
+func (n *NotMountedError) Error() string { return fmt.Sprintf("%v at %q", ErrNotMounted, n.Mount) }
 
 // Unwrap returns ErrNotMounted.
-func (n *NotMounted) Unwrap() error { return ErrNotMounted }
+func (n *NotMountedError) Unwrap() error { return ErrNotMounted }

@@ -18,8 +18,8 @@ const (
 	inboxEvery = 500 * time.Millisecond
 	// maxListening limits the listeners on a replica, and maxListeningEach those of one person.
 	maxListening, maxListeningEach = 1000, 4
-	// maxStanding limits the waiting requests that are read per group and reach. One more is read to detect that there are more.
-	maxStanding = 500
+	// maxPending limits the waiting requests that are read per group and reach. One more is read to detect that there are more.
+	maxPending = 500
 	// backlog is how many unread batches of events a listener may have.
 	backlog = 16
 )
@@ -45,14 +45,14 @@ type Event struct {
 	More bool
 }
 
-// Standing is the short form of a request that waits for approval. Group is the approver group, and BreakGlass the break-glass
+// PendingRequest is the short form of a request that waits for approval. Group is the approver group, and BreakGlass the break-glass
 // group, if any. Broken is as in View.
-type Standing struct {
+type PendingRequest struct {
 	ID, SPIFFEID, Group, BreakGlass string
 	Broken                          bool
 }
 
-func (s Standing) concerns(groups []string) bool {
+func (s PendingRequest) concerns(groups []string) bool {
 	return slices.Contains(groups, s.Group) || s.BreakGlass != "" && slices.Contains(groups, s.BreakGlass)
 }
 
@@ -155,16 +155,16 @@ func (b *Broker) tellAll(ctx context.Context, listeners []*Listener) error {
 	for _, l := range listeners {
 		within := b.cfg.ApprovalPolicy.Rules.Within(l.voter.Groups, people.RoleApprover)
 		for _, group := range l.voter.Groups {
-			queries[fmt.Sprintf("%q", append(within, group))] = WaitingQuery{Groups: []string{group}, Within: within, Limit: maxStanding + 1}
+			queries[fmt.Sprintf("%q", append(within, group))] = WaitingQuery{Groups: []string{group}, Within: within, Limit: maxPending + 1}
 		}
 	}
-	standing, err := b.cfg.Approvals.Standing(ctx, slices.Collect(maps.Values(queries)))
+	pending, err := b.cfg.Approvals.PendingRequests(ctx, slices.Collect(maps.Values(queries)))
 	if err != nil {
 		return fmt.Errorf("listing pending requests: %w", err)
 	}
 	all, wanted := make([]change, len(listeners)), map[string]bool{}
 	for i, l := range listeners {
-		all[i] = l.compare(b.cfg.ApprovalPolicy.Rules, standing)
+		all[i] = l.compare(b.cfg.ApprovalPolicy.Rules, pending)
 		for _, id := range slices.Concat(all[i].come, all[i].gone) {
 			wanted[id] = true
 		}
@@ -205,10 +205,10 @@ type change struct {
 }
 
 // compare finds what is new to a listener, among the waiting requests that it may see.
-func (l *Listener) compare(rules people.Rules, standing []Standing) change {
+func (l *Listener) compare(rules people.Rules, pending []PendingRequest) change {
 	var c change
 	visible, each := map[string]bool{}, map[string]int{}
-	for _, s := range standing {
+	for _, s := range pending {
 		if !s.concerns(l.voter.Groups) || !rules.May(l.voter.Groups, people.RoleApprover, s.SPIFFEID) {
 			continue
 		}
@@ -217,7 +217,7 @@ func (l *Listener) compare(rules people.Rules, standing []Standing) change {
 			if s.concerns([]string{group}) {
 				each[group]++
 			}
-			c.more = c.more || each[group] > maxStanding
+			c.more = c.more || each[group] > maxPending
 		}
 		c.waiting = append(c.waiting, s.ID)
 		news := l.knows == nil && s.ID > l.after || l.knows != nil && !l.knows[s.ID]

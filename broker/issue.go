@@ -26,7 +26,7 @@ const (
 	outcomeTimeout = 5 * time.Second
 	// mintWithin is how long after the record a credential may still be minted. If it were minted later, the sweeper could take
 	// the record for abandoned, or the credential could expire unrenewed on its way to the caller.
-	mintWithin = Unrenewed / 2
+	mintWithin = UnrenewedLife / 2
 )
 
 var (
@@ -50,7 +50,7 @@ type Result struct {
 type Deliver func(Result) error
 
 // Issue decides a request, commits the record, and only then mints and delivers. If Issue returns an error, the sandbox gets no
-// credential. The error is *scopes.InvalidAsk for an invalid request, *Unexpected, the error of deliver, or a sentinel of this
+// credential. The error is *scopes.InvalidAsk for an invalid request, *UnexpectedGrantError, the error of deliver, or a sentinel of this
 // package. A denial is a result, not an error.
 func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request, deliver Deliver) error {
 	var reuse string // the request whose approval covers this one
@@ -216,7 +216,7 @@ func (b *Broker) mint(ctx context.Context, rec Record, key Key, deliver Deliver)
 	err = b.recordOutcome(ctx, Outcome{ID: rec.ID, Time: b.cfg.Now(), Status: StatusIssued, Minted: credential.Minted})
 	if err != nil {
 		b.discard(ctx, rec, credential.Minted.VaultLease)
-		if errors.Is(err, ErrNotForward) { // somebody revoked it: nothing else advances a record in StatusIntent
+		if errors.Is(err, ErrInvalidTransition) { // somebody revoked it: nothing else advances a record in StatusIntent
 			err = ErrRevoked
 		}
 		return fmt.Errorf("recording what was minted for %s: %w", rec.ID, err)
@@ -249,7 +249,7 @@ func (b *Broker) recordOutcome(ctx context.Context, out Outcome) error {
 // rather than too little. Any other record says intent until the sweeper finds it.
 func (b *Broker) fail(ctx context.Context, rec Record, cause error) {
 	out := Outcome{ID: rec.ID, Time: b.cfg.Now(), Status: StatusFailed, Detail: failureCode(cause)}
-	var lost *Lost
+	var lost *LostMintError
 	if errors.As(cause, &lost) {
 		out.Status, out.Minted = StatusUnknown, &Minted{VaultLease: lost.VaultLease}
 	}
@@ -304,7 +304,7 @@ func (b *Broker) renew(ctx context.Context, minted Minted) error {
 // renewLater retries while there is something to renew. A credential that is not renewed expires early. The sweeper finds it and
 // records this.
 func (b *Broker) renewLater(ctx context.Context, rec Record, minted Minted, err error) {
-	for errors.Is(err, ErrVaultUnavailable) && b.cfg.Now().Sub(rec.Time) < Unrenewed {
+	for errors.Is(err, ErrVaultUnavailable) && b.cfg.Now().Sub(rec.Time) < UnrenewedLife {
 		wait.For(ctx, time.Second)
 		err = b.renew(ctx, minted)
 	}
@@ -478,11 +478,13 @@ const (
 	UnexpectedResource  = "resource"
 )
 
-// Unexpected means that the grant would differ from what the caller expects. Nothing was recorded as decided, and nothing was
+// UnexpectedGrantError means that the grant would differ from what the caller expects. Nothing was recorded as decided, and nothing was
 // minted.
-type Unexpected struct{ Field string } //nolint:errname // it reads as what the grant is
+type UnexpectedGrantError struct{ Field string }
 
-func (u *Unexpected) Error() string { return "granted " + u.Field + " differs from the expected one" }
+func (u *UnexpectedGrantError) Error() string {
+	return "granted " + u.Field + " differs from the expected one"
+}
 
 // check compares a decision with the expectation. It ignores denials, because they grant nothing.
 func (e Expectation) check(d scopes.Decision) error {
@@ -496,7 +498,7 @@ func (e Expectation) check(d scopes.Decision) error {
 		{UnexpectedResource, e.Resource, d.Resource},
 	} {
 		if f.want != "" && f.want != f.got {
-			return &Unexpected{f.field}
+			return &UnexpectedGrantError{f.field}
 		}
 	}
 	return nil

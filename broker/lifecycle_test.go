@@ -112,7 +112,7 @@ func report() broker.Request {
 
 // A dynamic credential is recorded, minted and recorded again. It is renewed only after it was written.
 func TestDynamicCredentialOrdersEvents(t *testing.T) {
-	lost := &broker.Lost{VaultLease: broker.VaultLease{Accessor: "accessor"}, Err: broker.ErrVaultUnavailable}
+	lost := &broker.LostMintError{VaultLease: broker.VaultLease{Accessor: "accessor"}, Err: broker.ErrVaultUnavailable}
 	for _, tc := range []struct {
 		name    string
 		prepare func(*tape)
@@ -145,7 +145,7 @@ func TestDynamicCredentialOrdersEvents(t *testing.T) {
 		},
 		{
 			"revoked meanwhile", func(p *tape) {
-				p.outcomeErr = map[broker.Status]error{broker.StatusIssued: broker.ErrNotForward}
+				p.outcomeErr = map[broker.Status]error{broker.StatusIssued: broker.ErrInvalidTransition}
 				p.live = []broker.LiveCredential{{ID: "x", Status: broker.StatusRevoking, Detail: broker.CauseTaskEnded}}
 			}, nil,
 			[]string{"begin intent", "mint", "settle issued ", "revoke accessor", "settle revoked task_ended"},
@@ -179,7 +179,7 @@ func TestDynamicCredentialOrdersEvents(t *testing.T) {
 // A request that took too long to record is not minted: the sweeper may take it for abandoned.
 func TestLateRequestIsNotMinted(t *testing.T) {
 	f := newFixture(t)
-	f.tape.onBegin = func() { f.clock = f.clock.Add(broker.Unrenewed) }
+	f.tape.onBegin = func() { f.clock = f.clock.Add(broker.UnrenewedLife) }
 	if _, err := f.Issue(t.Context(), f.who, report()); !errors.Is(err, broker.ErrVaultUnavailable) {
 		t.Errorf("got %v, want ErrVaultUnavailable", err)
 	}
@@ -276,7 +276,7 @@ func TestQuarantineNeedsReach(t *testing.T) {
 		"spiffe://acme.example/research": nil, "spiffe://acme.example": nil,
 		"spiffe://other.example/a": broker.ErrNotFound, "acme.example": broker.ErrNotFound, "spiffe://": broker.ErrNotFound,
 	} {
-		_, err := f.Quarantine(t.Context(), broker.Confinement{Actor: broker.WorkloadActor(f.who), SPIFFEID: name, Reach: acme})
+		_, err := f.Quarantine(t.Context(), broker.QuarantineOrder{Actor: broker.WorkloadActor(f.who), SPIFFEID: name, Reach: acme})
 		if !errors.Is(err, wantErr) {
 			t.Errorf("%s: got %v, want %v", name, err, wantErr)
 		}
@@ -395,7 +395,7 @@ func TestCredentialMintedDuringRevocationIsRevoked(t *testing.T) {
 	f := newFixture(t)
 	fresh := id(t, time.Second, f.clock)
 	f.tape.live = []broker.LiveCredential{{ID: fresh, Kind: "ssh", Status: broker.StatusIntent, Expires: f.clock.Add(time.Minute)}}
-	f.tape.outcomeErr = map[broker.Status]error{broker.StatusRevoking: broker.ErrNotForward}
+	f.tape.outcomeErr = map[broker.Status]error{broker.StatusRevoking: broker.ErrInvalidTransition}
 	f.tape.onOutcome = func() { f.tape.live[0].Status = broker.StatusIssued }
 	receipt, err := f.Revoke(t.Context(), broker.Revocation{Actor: broker.WorkloadActor(f.who), Target: broker.Selector{ID: fresh}})
 	if err != nil || len(receipt.Ended) != 1 || receipt.Ended[0].Status != broker.StatusRevoked {
@@ -406,7 +406,7 @@ func TestCredentialMintedDuringRevocationIsRevoked(t *testing.T) {
 // An admin cannot lift a quarantine that applies to that admin.
 func TestQuarantinedAdminCannotLiftTheQuarantine(t *testing.T) {
 	f := newFixture(t)
-	lift := broker.Confinement{
+	lift := broker.QuarantineOrder{
 		Actor: broker.WorkloadActor(f.who), SPIFFEID: "spiffe://acme.example/support",
 		Reach: broker.Reach{TrustDomains: []string{"acme.example"}},
 	}
@@ -432,7 +432,7 @@ func TestQuarantineIsLiftedOnlyAfterRevocation(t *testing.T) {
 	const name = "spiffe://acme.example/research"
 	f.tape.quarantines = []broker.Quarantine{{SPIFFEID: name, Actor: "https://idp#bob", Command: "c", Index: 7}}
 	f.tape.live = []broker.LiveCredential{{ID: id(t, time.Minute, f.clock), Kind: "jwt", Status: broker.StatusIssued, Expires: f.clock.Add(time.Minute)}}
-	lift := broker.Confinement{Actor: broker.Actor{Person: "https://idp#alice"}, SPIFFEID: name, Reach: broker.ReachOf([]string{name})}
+	lift := broker.QuarantineOrder{Actor: broker.Actor{Person: "https://idp#alice"}, SPIFFEID: name, Reach: broker.ReachOf([]string{name})}
 	f.tape.outcomeErr = map[broker.Status]error{broker.StatusRevoked: broker.ErrLedgerUnavailable}
 	if err := f.Unquarantine(t.Context(), lift); !errors.Is(err, broker.ErrLedgerUnavailable) || len(f.tape.commands) != 0 {
 		t.Errorf("got %v and %v, want no lift", err, f.tape.commands)

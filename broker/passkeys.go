@@ -38,10 +38,10 @@ type Passkeys interface {
 	// Passkeys returns a person's passkeys that are not removed, oldest first. It returns only those that a ledger entry
 	// confirms.
 	Passkeys(ctx context.Context, person string) ([]Passkey, error)
-	// AddPasskey commits a passkey. It returns ErrOvertaken if the person has MaxPasskeys, or if anybody ever had the same
+	// AddPasskey commits a passkey. It returns ErrConcurrentChange if the person has MaxPasskeys, or if anybody ever had the same
 	// credential ID or public key.
 	AddPasskey(ctx context.Context, p Passkey, by approval.Voter) error
-	// RemovePasskey commits that a person no longer has a passkey. It returns ErrOvertaken if the person has none with that ID.
+	// RemovePasskey commits that a person no longer has a passkey. It returns ErrConcurrentChange if the person has none with that ID.
 	RemovePasskey(ctx context.Context, id string, by approval.Voter, at time.Time) error
 }
 
@@ -95,7 +95,7 @@ func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registrati
 	p := Passkey{ID: newID(), Person: voter.ID, Name: r.Name, Time: b.cfg.Now().UTC(), Site: b.cfg.RelyingParty.ID, Key: key}
 	err = b.cfg.Passkeys.AddPasskey(ctx, p, voter)
 	switch {
-	case errors.Is(err, ErrOvertaken):
+	case errors.Is(err, ErrConcurrentChange):
 		return Passkey{}, fmt.Errorf("%w: already registered", ErrNotRegistered)
 	case err != nil:
 		return Passkey{}, fmt.Errorf("recording a passkey: %w", err)
@@ -149,7 +149,7 @@ func (b *Broker) RemovePasskey(ctx context.Context, who people.Person, id string
 	}
 	err = b.cfg.Passkeys.RemovePasskey(ctx, id, voter, b.cfg.Now().UTC())
 	switch {
-	case errors.Is(err, ErrOvertaken):
+	case errors.Is(err, ErrConcurrentChange):
 		return ErrNotFound
 	case err != nil:
 		return fmt.Errorf("recording that a passkey is removed: %w", err)

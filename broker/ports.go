@@ -26,7 +26,7 @@ type Ledger interface {
 	//
 	// After any other error, the record may or may not exist: the caller must not mint.
 	Begin(ctx context.Context, rec Record) (earlier *View, err error)
-	// RecordOutcome records the outcome of a record. It returns ErrNotForward and changes nothing if the record's state does not
+	// RecordOutcome records the outcome of a record. It returns ErrInvalidTransition and changes nothing if the record's state does not
 	// allow the transition, or if the sweeper that reports the outcome no longer leads.
 	RecordOutcome(ctx context.Context, out Outcome) error
 	// Refuse records a call that never became a request.
@@ -43,7 +43,7 @@ type EventFeed interface {
 	// the ledger.
 	Changes(ctx context.Context, q Query, reach Reach, from int64) (Changes, error)
 	// Timeline returns the entries about a task or a request, in order.
-	Timeline(ctx context.Context, of TimelineQuery, reach Reach) ([]Happening, error)
+	Timeline(ctx context.Context, of TimelineQuery, reach Reach) ([]TimelineEvent, error)
 }
 
 // LiveCredentials finds credentials that may be alive, and keeps the commands that end them.
@@ -67,14 +67,14 @@ type LiveCredentials interface {
 
 // Tokens reports the state of access tokens. It reads committed data, never a standby.
 type Tokens interface {
-	// TokenStanding returns the state of a token, which its ID and the SHA-256 of its claims identify together.
-	TokenStanding(ctx context.Context, id string, claims [32]byte) (TokenStanding, error)
+	// TokenState returns the state of a token, which its ID and the SHA-256 of its claims identify together.
+	TokenState(ctx context.Context, id string, claims [32]byte) (TokenState, error)
 	// Alive reports whether a credential of any kind is in force: it was issued and has not expired, and nobody has ended it or
 	// its task or quarantined its sandbox.
 	Alive(ctx context.Context, id string) (bool, error)
-	// Cached answers TokenStanding from memory, for active tokens only: ok is false if this replica does not know the token, or
+	// Cached answers TokenState from memory, for active tokens only: ok is false if this replica does not know the token, or
 	// holds no lease, so that it may have missed an end.
-	Cached(id string, claims [32]byte) (standing TokenStanding, ok bool)
+	Cached(id string, claims [32]byte) (pending TokenState, ok bool)
 	// WaitForReplicas returns when no replica relies on cached state from before the call. Every replica then honors the ends and
 	// the catalogue that were committed before the call. This takes some milliseconds, half a second if a replica does not
 	// respond, and two seconds at most. It does not stop when ctx ends.
@@ -84,8 +84,8 @@ type Tokens interface {
 	EndedIn(ctx context.Context, list string) ([]int, error)
 }
 
-// TokenStanding is the state of an access token.
-type TokenStanding struct {
+// TokenState is the state of an access token.
+type TokenState struct {
 	Active    bool   // it was issued and has not expired, and nobody has ended it or its task or quarantined its sandbox
 	Catalogue string // digest of the catalogue in force; empty if none was ever applied
 }
@@ -104,7 +104,7 @@ type Approvals interface {
 	// ReusedBy returns the issuances of the requests that reused the approval of a request. It returns an empty string for each
 	// of them that has no issuance yet.
 	ReusedBy(ctx context.Context, request string) ([]string, error)
-	// Apply commits a transition of a request. It returns ErrOvertaken if the request is not in the state that the transition
+	// Apply commits a transition of a request. It returns ErrConcurrentChange if the request is not in the state that the transition
 	// starts from.
 	Apply(ctx context.Context, step Transition) error
 }
@@ -120,8 +120,8 @@ type Inbox interface {
 	Waiting(ctx context.Context, q WaitingQuery) (views []View, more bool, err error)
 	// Decided returns those of the given requests that are no longer pending.
 	Decided(ctx context.Context, requests []string) ([]string, error)
-	// Standing returns short forms of the requests that Waiting would return for any of the queries, oldest first.
-	Standing(ctx context.Context, queries []WaitingQuery) ([]Standing, error)
+	// PendingRequests returns short forms of the requests that Waiting would return for any of the queries, oldest first.
+	PendingRequests(ctx context.Context, queries []WaitingQuery) ([]PendingRequest, error)
 	// Views returns requests that wait for approval, or have waited, oldest first. It may return only some: the caller asks again.
 	Views(ctx context.Context, requests []string) ([]View, error)
 }
@@ -150,7 +150,7 @@ type Catalogues interface {
 	InForce(ctx context.Context) (CatalogueVersion, error)
 	// CatalogueFiles returns the files of a proposed or applied catalogue, ordered by name.
 	CatalogueFiles(ctx context.Context, digest string) ([]scopes.File, error)
-	// ChangeCatalogue commits a step. It returns ErrOvertaken if the step is not based on the catalogue in force, or if its
+	// ChangeCatalogue commits a step. It returns ErrConcurrentChange if the step is not based on the catalogue in force, or if its
 	// proposal is not open. Once a step has applied a catalogue, no replica begins a record that another catalogue decided.
 	ChangeCatalogue(ctx context.Context, step CatalogueStep) error
 	// CatalogueChanges returns up to limit changes, newest first.
@@ -222,10 +222,10 @@ type Minter interface {
 	// Mint redeems the order and returns exactly the credential that its intent names. It asks Vault at most once.
 	//
 	// Errors are ErrVaultUnavailable, ErrVaultRefused, ErrMintMismatch and ErrOrderSpent. After an error, the caller must not
-	// deliver a credential. If the error is also a *Lost, something may be alive in Vault, for at most Unrenewed. Otherwise
+	// deliver a credential. If the error is also a *LostMintError, something may be alive in Vault, for at most UnrenewedLife. Otherwise
 	// nothing is.
 	//
-	// A dynamic credential expires in Vault after Unrenewed unless Renew is called, even if Brevet fails.
+	// A dynamic credential expires in Vault after UnrenewedLife unless Renew is called, even if Brevet fails.
 	Mint(ctx context.Context, order *Order) (Credential, error)
 	// Renew extends a credential to its expiry and never beyond. It may be called again.
 	Renew(ctx context.Context, minted Minted) error
@@ -243,8 +243,8 @@ type Signer interface {
 	Sign(ctx context.Context, key Key, signingInput string) (string, error)
 }
 
-// Unrenewed is how long a dynamic credential lives in Vault if it is not renewed.
-const Unrenewed = 30 * time.Second
+// UnrenewedLife is how long a dynamic credential lives in Vault if it is not renewed.
+const UnrenewedLife = 30 * time.Second
 
 // Key names one version of the signing key.
 type Key struct {
@@ -342,8 +342,8 @@ type TimelineQuery struct {
 	Limit          int   // of entries, 1 to 500
 }
 
-// Happening is a ledger entry in readable form.
-type Happening struct {
+// TimelineEvent is a ledger entry in readable form.
+type TimelineEvent struct {
 	Index    int64
 	Time     time.Time
 	Kind, ID string // of the entry

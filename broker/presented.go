@@ -35,7 +35,7 @@ func (b *Broker) spend(ctx context.Context, t token.Claims, by attest.Identity) 
 	}
 	err := b.recordOutcome(ctx, Outcome{ID: t.ID, Time: b.cfg.Now(), Status: StatusUsed, Actor: by.ID().String()})
 	switch {
-	case errors.Is(err, ErrNotForward), errors.Is(err, ErrNotFound):
+	case errors.Is(err, ErrInvalidTransition), errors.Is(err, ErrNotFound):
 		return ErrInactive
 	case err != nil:
 		return fmt.Errorf("recording the use of a token: %w", err)
@@ -51,7 +51,7 @@ func (b *Broker) InForce(ctx context.Context, t PresentedToken) error {
 }
 
 // standing returns the state of an active token, from the cache if possible. It always asks the store about a one-shot token.
-func (b *Broker) standing(ctx context.Context, t PresentedToken) (TokenStanding, error) {
+func (b *Broker) standing(ctx context.Context, t PresentedToken) (TokenState, error) {
 	if !t.Token.OneShot {
 		if standing, ok := b.cfg.Tokens.Cached(t.Token.ID, t.Digest); ok {
 			return standing, nil
@@ -61,13 +61,13 @@ func (b *Broker) standing(ctx context.Context, t PresentedToken) (TokenStanding,
 }
 
 // stored returns the state of an active token from the store, for decisions that must not miss a recent end.
-func (b *Broker) stored(ctx context.Context, t PresentedToken) (TokenStanding, error) {
-	standing, err := b.cfg.Tokens.TokenStanding(ctx, t.Token.ID, t.Digest)
+func (b *Broker) stored(ctx context.Context, t PresentedToken) (TokenState, error) {
+	standing, err := b.cfg.Tokens.TokenState(ctx, t.Token.ID, t.Digest)
 	switch {
 	case err != nil:
-		return TokenStanding{}, fmt.Errorf("reading the state of a token: %w", err)
+		return TokenState{}, fmt.Errorf("reading the state of a token: %w", err)
 	case !standing.Active:
-		return TokenStanding{}, ErrInactive
+		return TokenState{}, ErrInactive
 	}
 	return standing, nil
 }
@@ -85,9 +85,9 @@ func (b *Broker) Alive(ctx context.Context, v *View) (bool, error) {
 	return alive, nil
 }
 
-// Passage is a call that a gateway holds until Brevet decides whether it may pass. The token is for an audience of the gateway.
+// ForwardedCall is a call that a gateway holds until Brevet decides whether it may pass. The token is for an audience of the gateway.
 // If the token is bound to a key, the caller has proved that it holds this key.
-type Passage struct {
+type ForwardedCall struct {
 	PresentedToken
 	Call egressrule.Call
 	// Proof is the verified DPoP proof of the call. It is zero if the caller sent none. Allowing the call uses it up.
@@ -96,17 +96,17 @@ type Passage struct {
 	By attest.Identity
 }
 
-// NotOpened says why a token does not allow a call, in words for the caller.
-type NotOpened struct{ Why string } //nolint:errname // named for what the token did not
+// CallNotAllowedError says why a token does not allow a call, in words for the caller.
+type CallNotAllowedError struct{ Why string }
 
-func (e *NotOpened) Error() string { return ErrNotOpened.Error() + ": " + e.Why }
+func (e *CallNotAllowedError) Error() string { return ErrCallNotAllowed.Error() + ": " + e.Why }
 
-func (e *NotOpened) Unwrap() error { return ErrNotOpened }
+func (e *CallNotAllowedError) Unwrap() error { return ErrCallNotAllowed }
 
 // Check returns nil if a call may pass: the catalogue in force has a rule for it in the token's scope, and the token was issued
-// and nobody has ended it. Otherwise it returns a *NotOpened, ErrInactive, an error of UseProof, or ErrLedgerUnavailable if it
+// and nobody has ended it. Otherwise it returns a *CallNotAllowedError, ErrInactive, an error of UseProof, or ErrLedgerUnavailable if it
 // cannot tell.
-func (b *Broker) Check(ctx context.Context, p Passage) error {
+func (b *Broker) Check(ctx context.Context, p ForwardedCall) error {
 	by := b.catalogue()
 	if err := opens(by, p); err != nil {
 		return err
@@ -134,16 +134,16 @@ func (b *Broker) Check(ctx context.Context, p Passage) error {
 }
 
 // opens checks a call against the rules of the token's scope in a catalogue.
-func opens(by *scopes.Catalogue, p Passage) error {
+func opens(by *scopes.Catalogue, p ForwardedCall) error {
 	if len(p.Token.Details) != 1 || p.Token.Details[0].Type != p.Token.Scope {
 		return ErrInactive
 	}
 	scope, ok := by.Scope(p.Token.Scope)
 	if !ok || scope.Credential.Kind != scopes.KindJWT || scope.Credential.Audience != p.Token.Audience {
-		return &NotOpened{Why: "the scope of the token is no longer in the catalogue, or has another audience"}
+		return &CallNotAllowedError{Why: "the scope of the token is no longer in the catalogue, or has another audience"}
 	}
 	if ok, why := egressrule.Allowed(scope.Egress, p.Token.Details[0].Params, p.Call); !ok {
-		return &NotOpened{Why: why}
+		return &CallNotAllowedError{Why: why}
 	}
 	return nil
 }

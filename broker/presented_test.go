@@ -39,7 +39,7 @@ func TestRevocationIsConfirmedOnceAllReplicasKnow(t *testing.T) {
 			return err
 		}, []string{"announce credentials.revoke", "settle revoking revoked", "spread", "revoke a", "settle revoked revoked"}},
 		"a quarantine": {func(t *testing.T, f *fixture) error {
-			_, err := f.Quarantine(t.Context(), broker.Confinement{SPIFFEID: f.who.ID().String(), Reach: whole})
+			_, err := f.Quarantine(t.Context(), broker.QuarantineOrder{SPIFFEID: f.who.ID().String(), Reach: whole})
 			return err
 		}, []string{"announce quarantine.add", "settle revoking quarantined", "spread", "revoke a", "settle revoked quarantined"}},
 	} {

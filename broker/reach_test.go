@@ -58,7 +58,7 @@ func TestPathAdminCannotQuarantineTheTrustDomain(t *testing.T) {
 		"spiffe://acme.example": broker.ErrNotFound, "spiffe://acme.example/researchers": broker.ErrNotFound,
 		"spiffe://other.example/research": broker.ErrNotFound,
 	} {
-		order := broker.Confinement{Actor: broker.Actor{Person: "https://idp#alice"}, SPIFFEID: name, Reach: within}
+		order := broker.QuarantineOrder{Actor: broker.Actor{Person: "https://idp#alice"}, SPIFFEID: name, Reach: within}
 		if _, err := f.Quarantine(t.Context(), order); !errors.Is(err, wantErr) {
 			t.Errorf("%s: got %v, want %v", name, err, wantErr)
 		}
@@ -79,7 +79,7 @@ func TestQuarantineDoesNotApplyToPeople(t *testing.T) {
 		"a workload of it": {broker.WorkloadActor(f.who), broker.ErrNotFound},
 		"a person":         {broker.Actor{Person: "https://idp#alice"}, nil},
 	} {
-		lift := broker.Confinement{
+		lift := broker.QuarantineOrder{
 			Actor: tc.actor, SPIFFEID: "spiffe://acme.example", Reach: broker.ReachOf([]string{"spiffe://acme.example"}),
 		}
 		if err := f.Unquarantine(t.Context(), lift); !errors.Is(err, tc.want) {

@@ -18,11 +18,11 @@ const (
 	sweepBatch = 200
 	maxRounds  = 10
 	// abandoned is the age after which an unfinished record has nothing alive in Vault any more: the request gives up within
-	// mintWithin, and whatever it minted last lives for at most Unrenewed without renewal.
-	abandoned = mintWithin + Unrenewed
+	// mintWithin, and whatever it minted last lives for at most UnrenewedLife without renewal.
+	abandoned = mintWithin + UnrenewedLife
 	// renewedBy is the age at which a delivered credential has been renewed or has expired. For checkSpan after that, the sweeper
 	// checks which of the two happened.
-	renewedBy, checkSpan, checkEvery = Unrenewed + 3*time.Second, time.Minute, 5 * time.Second
+	renewedBy, checkSpan, checkEvery = UnrenewedLife + 3*time.Second, time.Minute, 5 * time.Second
 	// reconcileEvery is the interval at which the sweeper looks in Vault for everything that should be alive.
 	reconcileEvery = 10 * time.Minute
 	// longestBackoff is the longest pause between two attempts at one record. The attempts never end.
@@ -253,7 +253,7 @@ func (s *sweeper) alive(ctx context.Context, h LiveCredential) (bool, error) {
 
 func (s *sweeper) move(ctx context.Context, h LiveCredential, to Status, detail string) bool {
 	err := s.recordOutcome(ctx, Outcome{ID: h.ID, Time: s.cfg.Now(), Status: to, Detail: detail, Term: s.term})
-	if err != nil && !errors.Is(err, ErrNotForward) {
+	if err != nil && !errors.Is(err, ErrInvalidTransition) {
 		s.cfg.Log.WarnContext(ctx, "outcome not recorded", "issuance", h.ID, "status", string(to), "error", err)
 		return false
 	}

@@ -25,21 +25,21 @@ type TokenExchange struct {
 	Reason string
 }
 
-// Unfit means that the holder cannot delegate the token.
-type Unfit struct{ Why string } //nolint:errname // it reads as what the token is
+// NotExchangeableError means that the holder cannot delegate the token.
+type NotExchangeableError struct{ Why string }
 
-func (u *Unfit) Error() string { return "token cannot be exchanged: it " + u.Why }
+func (u *NotExchangeableError) Error() string { return "token cannot be exchanged: it " + u.Why }
 
 // Delegate issues a token for the same action to a sub-agent, and delivers it. The new token never exceeds the holder's: it
 // allows nothing more, expires no later, and ends when the holder's token ends. Policy must allow the action to the sub-agent.
-// Errors are as for Issue, and *Unfit.
+// Errors are as for Issue, and *NotExchangeableError.
 func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h TokenExchange, deliver Deliver) error {
 	if err := h.check(who); err != nil {
 		return err
 	}
 	switch _, err := b.stored(ctx, h.PresentedToken); {
 	case errors.Is(err, ErrInactive):
-		return &Unfit{"is not active"}
+		return &NotExchangeableError{"is not active"}
 	case err != nil:
 		return err
 	}
@@ -62,10 +62,10 @@ func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h TokenExcha
 			err = granted.check(d)
 		}
 		var ask *scopes.InvalidAsk
-		var unexpected *Unexpected
+		var unexpected *UnexpectedGrantError
 		switch {
 		case errors.As(err, &ask) && ask.Field != "ttl", errors.As(err, &unexpected):
-			return Record{}, Key{}, &Unfit{"has a scope that has changed since it was issued"}
+			return Record{}, Key{}, &NotExchangeableError{"has a scope that has changed since it was issued"}
 		case err != nil:
 			return Record{}, Key{}, err
 		}
@@ -88,26 +88,26 @@ func (b *Broker) parentRecord(ctx context.Context, t token.Claims) (*View, error
 		return nil, fmt.Errorf("reading the record of a token: %w", err)
 	}
 	if parent.Task != t.Task || !reflect.DeepEqual(PersonOf(parent.User), t.OnBehalfOf) {
-		return nil, &Unfit{"names another task or person than the record"}
+		return nil, &NotExchangeableError{"names another task or person than the record"}
 	}
 	return parent, nil
 }
 
-// check returns *Unfit if the caller may not delegate the token. A token that is bound to a key cannot be delegated, because the
+// check returns *NotExchangeableError if the caller may not delegate the token. A token that is bound to a key cannot be delegated, because the
 // new token would not be bound to it. A one-shot token cannot either, because its single call cannot be shared.
 func (h TokenExchange) check(who attest.Identity) error {
 	t := h.Token
 	switch {
 	case t.Holder() != who.ID().String():
-		return &Unfit{"belongs to another sandbox"}
+		return &NotExchangeableError{"belongs to another sandbox"}
 	case t.Confirm != nil:
-		return &Unfit{"is bound to a key: the sub-agent must request its own token"}
+		return &NotExchangeableError{"is bound to a key: the sub-agent must request its own token"}
 	case t.OneShot:
-		return &Unfit{"is a single-use token"}
+		return &NotExchangeableError{"is a single-use token"}
 	case t.Actors() >= MaxActors:
-		return &Unfit{fmt.Sprintf("has already been exchanged %d times", MaxActors)}
+		return &NotExchangeableError{fmt.Sprintf("has already been exchanged %d times", MaxActors)}
 	case len(t.Details) != 1:
-		return &Unfit{"does not grant exactly one action"}
+		return &NotExchangeableError{"does not grant exactly one action"}
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func narrowed(d scopes.Decision, parent token.Claims, now time.Time) (scopes.Dec
 	}
 	left := parent.ExpiresAt().Sub(now).Truncate(time.Second)
 	if left < time.Second {
-		return d, &Unfit{"is about to expire"}
+		return d, &NotExchangeableError{"is about to expire"}
 	}
 	if d.Outcome == scopes.Allow && d.TTL > left {
 		d.Clamps = append(d.Clamps, scopes.Clamp{Bound: scopes.BoundParent, From: d.TTL, To: left})

@@ -19,14 +19,14 @@ import (
 // standing is a fake Tokens that gives the same answer for every token. Its cache always says active.
 type standing struct{ active bool }
 
-func (s *standing) Cached(string, [32]byte) (broker.TokenStanding, bool) {
-	return broker.TokenStanding{Active: true}, true
+func (s *standing) Cached(string, [32]byte) (broker.TokenState, bool) {
+	return broker.TokenState{Active: true}, true
 }
 
 func (s *standing) WaitForReplicas(context.Context) {}
 
-func (s *standing) TokenStanding(context.Context, string, [32]byte) (broker.TokenStanding, error) {
-	return broker.TokenStanding{Active: s.active}, nil
+func (s *standing) TokenState(context.Context, string, [32]byte) (broker.TokenState, error) {
+	return broker.TokenState{Active: s.active}, nil
 }
 
 func (s *standing) Alive(context.Context, string) (bool, error) { return s.active, nil }
@@ -86,7 +86,7 @@ func TestDelegatedTokenIsNoBroaderThanItsParent(t *testing.T) {
 		who := rapid.SampledFrom(often(f.who, stranger)).Draw(t, "who")
 		result, err := f.Delegate(t.Context(), who, h)
 		if result.Credential == nil {
-			var unfit *broker.Unfit
+			var unfit *broker.NotExchangeableError
 			if len(f.tape.orders) != 0 || err != nil && !errors.As(err, &unfit) || err == nil && result.Record.Status != broker.StatusDenied {
 				t.Fatalf("got %+v, %v and %d orders, want it refused", result, err, len(f.tape.orders))
 			}
@@ -146,7 +146,7 @@ func TestDelegatedTokenKeepsItsPerson(t *testing.T) {
 	}}, To: identityOf(t, "spiffe://acme.example/research/helper")}
 	for name, user := range map[string]*scopes.User{"nobody": nil, "Bob": {ID: "https://idp.test#bob"}} {
 		book.user = user
-		var unfit *broker.Unfit
+		var unfit *broker.NotExchangeableError
 		if result, err := f.Delegate(t.Context(), f.who, h); !errors.As(err, &unfit) {
 			t.Errorf("%s: got %+v, %v, want it refused", name, result, err)
 		}

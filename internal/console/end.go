@@ -55,13 +55,13 @@ var ordersByName = map[string]kindOfOrder{
 	"quarantine": {
 		"Quarantine", "Revokes every credential of this sandbox or path, and denies its requests until the quarantine is lifted.", "Quarantine", "The quarantine is in effect.",
 		pathOf, func(b *broker.Broker, ctx context.Context, o broker.Revocation) (broker.Receipt, error) {
-			return b.Quarantine(ctx, broker.Confinement{Actor: o.Actor, SPIFFEID: nameOf(o.Target), Reach: o.Reach, Reason: o.Reason})
+			return b.Quarantine(ctx, broker.QuarantineOrder{Actor: o.Actor, SPIFFEID: nameOf(o.Target), Reach: o.Reach, Reason: o.Reason})
 		},
 	},
 	"lift": {
 		"Lift a quarantine", "Lets this sandbox or path request credentials again, subject to policy. Revoked credentials stay revoked.", "Lift the quarantine", "The quarantine is lifted.",
 		pathOf, func(b *broker.Broker, ctx context.Context, o broker.Revocation) (broker.Receipt, error) {
-			return broker.Receipt{}, b.Unquarantine(ctx, broker.Confinement{Actor: o.Actor, SPIFFEID: nameOf(o.Target), Reach: o.Reach, Reason: o.Reason})
+			return broker.Receipt{}, b.Unquarantine(ctx, broker.QuarantineOrder{Actor: o.Actor, SPIFFEID: nameOf(o.Target), Reach: o.Reach, Reason: o.Reason})
 		},
 	},
 }
@@ -142,7 +142,7 @@ type orderPage struct {
 	Hit      []broker.LiveCredential
 	Count    int
 	More     bool // more than Count match
-	Standing *broker.Quarantine
+	Existing *broker.Quarantine
 }
 
 // Lifts reports whether the order lifts a quarantine, which ends no credentials.
@@ -154,7 +154,7 @@ func (p orderPage) Possible() bool {
 	case "revoke":
 		return p.Count > 0
 	case "lift":
-		return p.Standing != nil
+		return p.Existing != nil
 	}
 	return true
 }
@@ -176,7 +176,7 @@ func (c *Console) beforeOrder(r *http.Request, who *visitor) (view, error) {
 	}
 	for _, q := range standing {
 		if q.SPIFFEID == p.Name {
-			p.Standing = &q
+			p.Existing = &q
 		}
 	}
 	if !p.Lifts() {

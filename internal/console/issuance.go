@@ -20,7 +20,7 @@ const maxEvents = 200
 
 // timeline is one page of events, in order.
 type timeline struct {
-	Events []broker.Happening
+	Events []broker.TimelineEvent
 	Next   string // address of the next page
 }
 
@@ -29,7 +29,7 @@ type issuancePage struct {
 	*broker.View
 
 	Digest   string // of the credential, in hex
-	Reported *broker.Happening
+	Reported *broker.TimelineEvent
 	Timeline timeline
 	Proof    proof
 }

@@ -318,7 +318,7 @@ func samples(t *testing.T) []sample {
 	add("history-empty", auditor, pageHistory.view("Audit log", historyPage{search: find(nil)}))
 
 	calls := int64(12)
-	events := timeline{Next: "/tasks?cursor=x", Events: []broker.Happening{
+	events := timeline{Next: "/tasks?cursor=x", Events: []broker.TimelineEvent{
 		{Time: before(4 * time.Minute), Kind: "request.pending", ID: sampleID, Scope: record.Scope, Resource: record.Resource, Code: scopes.ReasonApprovalRequired, Reason: "The milestone is done"},
 		{Time: before(3 * time.Minute), Kind: "approval.vote", ID: sampleID, Actor: samplePerson, ActorName: "Alice Archer", Verdict: "approve", Covers: "task", Note: "fine"},
 		{Time: before(2 * time.Minute), Kind: "issuance.reported", ID: sampleID, Calls: &calls},
@@ -343,13 +343,13 @@ func samples(t *testing.T) []sample {
 		p := orderPage{
 			kindOfOrder: kind, Order: order, Selector: broker.Selector{SPIFFEID: sampleSandbox, Task: "triage-4711"}, Name: "triage-4711", ToType: "triage-4711", Fields: map[string][]string{"task": {"triage-4711"}},
 			Hit: []broker.LiveCredential{{ID: sampleID, Subject: sampleSandbox, Task: "triage-4711", Scope: record.Scope, Kind: "jwt", Status: broker.StatusIssued, Expires: ahead(4 * time.Minute)}}, Count: 1,
-			Standing: &live.Quarantines[0],
+			Existing: &live.Quarantines[0],
 		}
 		add("order-"+order, admin, pageOrder.view(kind.Title, p))
 		p.Selector = broker.Selector{ID: sampleID, SPIFFEIDPrefix: "spiffe://acme.test/research", TrustDomain: "acme.test", Scope: record.Scope}
-		p.More, p.Count, p.Hit, p.Standing = true, maxHit, nil, &broker.Quarantine{SPIFFEID: "spiffe://acme.test"}
+		p.More, p.Count, p.Hit, p.Existing = true, maxHit, nil, &broker.Quarantine{SPIFFEID: "spiffe://acme.test"}
 		add("order-many-"+order, admin, pageOrder.view(kind.Title, p))
-		p.More, p.Count, p.Standing = false, 0, nil
+		p.More, p.Count, p.Existing = false, 0, nil
 		add("order-none-"+order, admin, pageOrder.view(kind.Title, p))
 	}
 	ended := func(status broker.Status, why string, until time.Time) broker.Ended {

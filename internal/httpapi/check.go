@@ -105,9 +105,9 @@ func (s *Server) pass(ctx context.Context, r *http.Request, gateway attest.Ident
 	if err := t.Token.Bound(token.Presented{X5T: call.x5t, JKT: proof.Thumbprint}); err != nil {
 		return token.Claims{}, badToken(err)
 	}
-	err = s.cfg.Broker.Check(ctx, broker.Passage{PresentedToken: t, Call: call.Call, Proof: proof, By: gateway})
-	if closed, ok := errors.AsType[*broker.NotOpened](err); ok {
-		return t.Token, &requestError{kind: broker.ErrNotOpened, detail: "egress", why: closed.Why}
+	err = s.cfg.Broker.Check(ctx, broker.ForwardedCall{PresentedToken: t, Call: call.Call, Proof: proof, By: gateway})
+	if closed, ok := errors.AsType[*broker.CallNotAllowedError](err); ok {
+		return t.Token, &requestError{kind: broker.ErrCallNotAllowed, detail: "egress", why: closed.Why}
 	}
 	switch {
 	case errors.Is(err, broker.ErrInactive):
@@ -173,7 +173,7 @@ func badToken(err error) error {
 func challenge(r *http.Request, err error) string {
 	const algorithms = `algs="` + dpop.Algorithms + `"`
 	f, name := requestErrorOf(err), answerTo(err).code
-	if !errors.Is(err, errToken) && !errors.Is(err, errProof) && !errors.Is(err, broker.ErrNotOpened) {
+	if !errors.Is(err, errToken) && !errors.Is(err, errProof) && !errors.Is(err, broker.ErrCallNotAllowed) {
 		return ""
 	}
 	if f.detail == "token_missing" {

@@ -162,7 +162,7 @@ func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 		}
 		ctx, cancel := uncancelled(r.Context())
 		defer cancel()
-		receipt, err = s.cfg.Broker.Quarantine(ctx, broker.Confinement{
+		receipt, err = s.cfg.Broker.Quarantine(ctx, broker.QuarantineOrder{
 			Actor: actorOf(who), SPIFFEID: ask.SpiffeID, Reach: within, Reason: ask.Reason,
 		})
 		return receipt, notFound(err, "spiffe_id")
@@ -180,7 +180,7 @@ func (s *Server) RemoveQuarantine(w http.ResponseWriter, r *http.Request, params
 		}
 		ctx, cancel := uncancelled(r.Context())
 		defer cancel()
-		err := s.cfg.Broker.Unquarantine(ctx, broker.Confinement{
+		err := s.cfg.Broker.Unquarantine(ctx, broker.QuarantineOrder{
 			Actor: actorOf(by.who), SPIFFEID: params.SpiffeID, Reach: by.within, Reason: params.Reason,
 		})
 		return nil, notFound(err, "spiffe_id")

@@ -269,7 +269,7 @@ func TestDependencyFailuresMapToProblems(t *testing.T) {
 		"refused": {minter(func() (broker.Credential, error) { return broker.Credential{}, broker.ErrVaultRefused }), 503, "vault_refused", client.ErrVaultRefused},
 		"revoked": {minter(func() (broker.Credential, error) { return broker.Credential{}, broker.ErrRevoked }), 409, "revoked", client.ErrRevoked},
 		"lost": {minter(func() (broker.Credential, error) {
-			return broker.Credential{}, &broker.Lost{Err: broker.ErrVaultUnavailable}
+			return broker.Credential{}, &broker.LostMintError{Err: broker.ErrVaultUnavailable}
 		}), 503, "vault_unavailable", client.ErrUnavailable},
 		"unknown":  {minter(func() (broker.Credential, error) { return broker.Credential{}, errors.New(secret) }), 500, "internal", client.ErrInternal},
 		"panicked": {minter(func() (broker.Credential, error) { panic(secret) }), 500, "internal", client.ErrInternal},

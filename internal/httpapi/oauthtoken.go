@@ -171,9 +171,9 @@ func (d authorizationDetail) params() (map[string]any, error) {
 	return params, nil
 }
 
-// unexpected turns a broker.Unexpected error into one that names the parameter of the form which differs from the scope.
+// unexpected turns a broker.UnexpectedGrantError error into one that names the parameter of the form which differs from the scope.
 func unexpected(err error, f form) error {
-	found, ok := errors.AsType[*broker.Unexpected](err)
+	found, ok := errors.AsType[*broker.UnexpectedGrantError](err)
 	switch {
 	case !ok:
 		return err
@@ -329,7 +329,7 @@ func (s *Server) exchangeToken(ctx context.Context, who attest.Identity, f form,
 		return err
 	}
 	err = s.cfg.Broker.Delegate(ctx, who, broker.TokenExchange{PresentedToken: t, To: to, TTL: ttl, Reason: f["reason"]}, deliver)
-	if unfit, ok := errors.AsType[*broker.Unfit](err); ok {
+	if unfit, ok := errors.AsType[*broker.NotExchangeableError](err); ok {
 		return badMember("subject_token", OAuthInvalidRequest, unfit.Why)
 	}
 	return err

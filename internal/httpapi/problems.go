@@ -121,7 +121,7 @@ var answers = []answer{
 		"The request has no SVID or ID token that this server accepts; the members 'reason' and 'explanation' name the cause. No decision was made. If you are a sandbox, fetch a fresh SVID from the Workload API. Send it as an X.509-SVID over mutual TLS, or as a JWT-SVID whose only audience is this server's issuer. If you are a person, log in again and send the ID token without a client certificate."),
 	problem(errToken, CodeInvalidToken, http.StatusUnauthorized, "Invalid access token",
 		"The request has no access token, or one that is not valid for this caller. The call was refused. Request a new token. If the token is bound to a key, make the call with that key."),
-	problem(broker.ErrNotOpened, CodeInsufficientScope, http.StatusForbidden, "Insufficient scope",
+	problem(broker.ErrCallNotAllowed, CodeInsufficientScope, http.StatusForbidden, "Insufficient scope",
 		"The token is valid, but the egress rules of its scope do not allow this call; the member 'explanation' gives the limits. The call was refused. Request a token for a scope that allows the call."),
 	problem(errUnclear, CodeNotAllowed, http.StatusForbidden, "Ambiguous forwarded request",
 		"Brevet cannot tell which call the gateway forwarded: the headers of the request describe no call, or more than one. The call was refused. Remove any forwarding headers that you set yourself. If you set none, ask the operator to check the gateway against the gateway documentation."),
@@ -165,7 +165,7 @@ var answers = []answer{
 		"The scope does not allow an approval to cover later requests of the task, so 'covers' must be 'request'. Your vote was not counted. Vote on this request alone."),
 	problem(broker.ErrNoNote, CodeInvalidRequest, http.StatusUnprocessableEntity, "Note required",
 		"A break-glass approval requires a reason in the member 'note'. Your vote was not counted. Vote again with a note."),
-	problem(broker.ErrOvertaken, CodeLedgerUnavailable, http.StatusServiceUnavailable, "Concurrent votes",
+	problem(broker.ErrConcurrentChange, CodeLedgerUnavailable, http.StatusServiceUnavailable, "Concurrent votes",
 		"Other votes changed the request each time your vote was about to be recorded. Your vote was not counted. The ledger itself is healthy. Retry after the time in Retry-After."),
 	problem(errPace, CodeRateLimited, http.StatusTooManyRequests, "Rate limit exceeded",
 		"You call more often than the limit for one caller allows. Nothing was changed. Retry after the time in Retry-After."),
@@ -271,7 +271,7 @@ func (s *Server) refused(h http.Header, r *http.Request, who caller, err error) 
 	if f.tell != nil {
 		f.tell(&p)
 	}
-	if missing, ok := errors.AsType[*broker.NotMounted](err); ok {
+	if missing, ok := errors.AsType[*broker.NotMountedError](err); ok {
 		p.Explanation = fmt.Sprintf("no secrets engine is mounted at %q", missing.Mount)
 	}
 	if l, ok := errors.AsType[*broker.Limited](err); ok { // the headers are those of draft-ietf-httpapi-ratelimit-headers-10

@@ -304,7 +304,7 @@ func (s *Server) timeline(w http.ResponseWriter, r *http.Request, by reader, q b
 	return nil
 }
 
-func eventOf(h *broker.Happening, within broker.Reach) TimelineEvent {
+func eventOf(h *broker.TimelineEvent, within broker.Reach) TimelineEvent {
 	out := TimelineEvent{
 		Time: h.Time, Kind: h.Kind, ID: h.ID, Status: string(h.Status), Detail: h.Detail, Scope: h.Scope, Resource: h.Resource,
 		DecisionCode: h.Code, Explanation: h.Explanation, By: h.Actor, Verdict: h.Verdict, Covers: h.Covers, Reason: h.Reason,

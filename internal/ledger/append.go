@@ -244,13 +244,13 @@ func (a appended) refusal(e *entry) error {
 	case a.Verdict != nil:
 		return &broker.Limited{Limit: e.limits[*a.Reached-1].Limit, RetryAfter: time.Duration(*a.Wait) * time.Microsecond}
 	case e.overtakes:
-		return broker.ErrOvertaken
+		return broker.ErrConcurrentChange
 	case a.Status == nil: // there is no such record, or no such quarantine to lift
 		return broker.ErrNotFound
 	case e.term != 0:
-		return fmt.Errorf("%w from %s by the sweeper of term %d", broker.ErrNotForward, *a.Status, e.term)
+		return fmt.Errorf("%w from %s by the sweeper of term %d", broker.ErrInvalidTransition, *a.Status, e.term)
 	}
-	return fmt.Errorf("%w from %s", broker.ErrNotForward, *a.Status)
+	return fmt.Errorf("%w from %s", broker.ErrInvalidTransition, *a.Status)
 }
 
 // answerRepeats answers the jobs whose idempotency key was used before with the earlier record. repeats holds their places

@@ -250,8 +250,8 @@ func (l *Ledger) Decided(ctx context.Context, requests []string) ([]string, erro
 	return ids, postgres.Unavailable("looking for what is decided", err)
 }
 
-// Standing implements [broker.Inbox].
-func (l *Ledger) Standing(ctx context.Context, queries []broker.WaitingQuery) ([]broker.Standing, error) {
+// PendingRequests implements [broker.Inbox].
+func (l *Ledger) PendingRequests(ctx context.Context, queries []broker.WaitingQuery) ([]broker.PendingRequest, error) {
 	type query struct {
 		Groups []string `json:"groups"`
 		Within []string `json:"within"`
@@ -270,7 +270,7 @@ func (l *Ledger) Standing(ctx context.Context, queries []broker.WaitingQuery) ([
 			FROM jsonb_to_recordset(@asked::jsonb) AS q (groups text[], within text[], most bigint), LATERAL (`+inTurn+`) AS found
 		) AS found JOIN issuances USING (entry_index)
 		ORDER BY entry_index`, pgx.NamedArgs{"asked": asked, "everywhere": people.Everywhere})
-	all, err := postgres.Collect(rows, err, pgx.RowToStructByPos[broker.Standing])
+	all, err := postgres.Collect(rows, err, pgx.RowToStructByPos[broker.PendingRequest])
 	return all, postgres.Unavailable("looking for what waits", err)
 }
 

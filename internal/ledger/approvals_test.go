@@ -58,8 +58,8 @@ func TestUnapprovedRequestIsNotRedeemed(t *testing.T) {
 	if err := cast(t, l, one, bobVotes, broker.Transition{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved}); err == nil {
 		t.Error("one person was counted twice")
 	}
-	if err := cast(t, l, one, carolVotes, broker.Transition{Was: broker.StatusPending, Votes: 0, Becomes: broker.StatusApproved}); !errors.Is(err, broker.ErrOvertaken) {
-		t.Errorf("a step from before: got %v, want ErrOvertaken", err)
+	if err := cast(t, l, one, carolVotes, broker.Transition{Was: broker.StatusPending, Votes: 0, Becomes: broker.StatusApproved}); !errors.Is(err, broker.ErrConcurrentChange) {
+		t.Errorf("a step from before: got %v, want ErrConcurrentChange", err)
 	}
 	stranger := approval.Voter{ID: "https://idp.test#eve", Name: "Eve", Groups: []string{"staff"}, SaidAt: saidEarlier}
 	if err := cast(t, l, one, stranger, broker.Transition{Was: broker.StatusPending, Votes: 1, Becomes: broker.StatusApproved}); err == nil {
@@ -123,7 +123,7 @@ func TestPendingRequestsInReachAreNotCrowdedOut(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
-	var want []broker.Standing
+	var want []broker.PendingRequest
 	var asking errgroup.Group
 	for n := range 30 {
 		asking.Go(func() error {
@@ -137,7 +137,7 @@ func TestPendingRequestsInReachAreNotCrowdedOut(t *testing.T) {
 	for _, change := range []func(*broker.Record){as(moment(), "spiffe://acme.test/small/a", "git.read", "t1", 0), as(moment(), "spiffe://acme.test/smaller", "git.read", "t1", 0)} {
 		rec := pending(change)
 		begin(t, l, rec)
-		want = append(want, broker.Standing{ID: rec.ID, SPIFFEID: rec.Subject.ID.String(), Group: "oncall"})
+		want = append(want, broker.PendingRequest{ID: rec.ID, SPIFFEID: rec.Subject.ID.String(), Group: "oncall"})
 	}
 	begin(t, l, pending(func(rec *broker.Record) {
 		as(moment(), "spiffe://acme.test/small/b", "git.read", "t1", 0)(rec)
@@ -145,7 +145,7 @@ func TestPendingRequestsInReachAreNotCrowdedOut(t *testing.T) {
 	}))
 	for name, tc := range map[string]struct {
 		queries []broker.WaitingQuery
-		want    []broker.Standing
+		want    []broker.PendingRequest
 	}{
 		"a path":             {[]broker.WaitingQuery{{Groups: []string{"oncall"}, Within: []string{"spiffe://acme.test/small"}, Limit: 20}}, want[:1]},
 		"the same twice":     {[]broker.WaitingQuery{{Groups: []string{"oncall"}, Within: []string{"spiffe://acme.test/small"}, Limit: 20}, {Groups: []string{"x", "oncall"}, Within: []string{"spiffe://acme.test/smaller", "spiffe://acme.test/small"}, Limit: 20}}, want},
@@ -154,12 +154,12 @@ func TestPendingRequestsInReachAreNotCrowdedOut(t *testing.T) {
 		"what is no group":   {[]broker.WaitingQuery{{Groups: []string{"\x00"}, Within: []string{people.Everywhere}, Limit: 20}}, nil},
 		"nobody asks at all": {nil, nil},
 	} {
-		got, err := l.Standing(t.Context(), tc.queries)
+		got, err := l.PendingRequests(t.Context(), tc.queries)
 		if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
 	}
-	everywhere, err := l.Standing(t.Context(), []broker.WaitingQuery{{Groups: []string{"oncall"}, Within: []string{people.Everywhere}, Limit: 20}})
+	everywhere, err := l.PendingRequests(t.Context(), []broker.WaitingQuery{{Groups: []string{"oncall"}, Within: []string{people.Everywhere}, Limit: 20}})
 	if err != nil || len(everywhere) != 20 {
 		t.Errorf("got %d, %v, want the oldest 20", len(everywhere), err)
 	}
@@ -190,9 +190,9 @@ func TestPendingRequestsAreListedRoundRobin(t *testing.T) {
 		if diff := cmp.Diff(inTurn[:n], got); err != nil || more != (q.Limit < 7) || diff != "" {
 			t.Errorf("%d: more: %t, %v (-want +got):\n%s", q.Limit, more, err, diff)
 		}
-		standing, err := l.Standing(t.Context(), []broker.WaitingQuery{q})
+		pending, err := l.PendingRequests(t.Context(), []broker.WaitingQuery{q})
 		got = nil
-		for _, s := range standing {
+		for _, s := range pending {
 			got = append(got, asked[s.ID])
 		}
 		slices.Sort(got)

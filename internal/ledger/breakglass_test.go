@@ -184,9 +184,9 @@ func TestBreakGlassGroupSeesPendingRequests(t *testing.T) {
 		if err != nil || more || len(views) != 1 || views[0].ID != request.ID {
 			t.Errorf("%s: got %+v, %v, want the request once", name, views, err)
 		}
-		want := broker.Standing{ID: request.ID, SPIFFEID: sandbox, Group: "oncall", BreakGlass: "leads", Broken: true}
-		if standing, err := l.Standing(t.Context(), []broker.WaitingQuery{q, q}); err != nil || len(standing) != 1 || standing[0] != want {
-			t.Errorf("%s: got %+v, %v, want %+v", name, standing, err, want)
+		want := broker.PendingRequest{ID: request.ID, SPIFFEID: sandbox, Group: "oncall", BreakGlass: "leads", Broken: true}
+		if pending, err := l.PendingRequests(t.Context(), []broker.WaitingQuery{q, q}); err != nil || len(pending) != 1 || pending[0] != want {
+			t.Errorf("%s: got %+v, %v, want %+v", name, pending, err, want)
 		}
 	}
 }

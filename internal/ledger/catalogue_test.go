@@ -103,12 +103,12 @@ func TestOutOfOrderCatalogueStepsAreRefused(t *testing.T) {
 		change func(*broker.CatalogueStep)
 		want   error
 	}{
-		"another base":           {func(s *broker.CatalogueStep) { s.Base = other }, broker.ErrOvertaken},
-		"no base":                {func(s *broker.CatalogueStep) { s.Base = "" }, broker.ErrOvertaken},
-		"a version that is over": {func(s *broker.CatalogueStep) { s.Version = 1 }, broker.ErrOvertaken},
-		"a version to come":      {func(s *broker.CatalogueStep) { s.Version = 3 }, broker.ErrOvertaken},
-		"no such proposal":       {func(s *broker.CatalogueStep) { s.Proposal, s.Proposer = uuid.NewString(), "a" }, broker.ErrOvertaken},
-		"a proposal of another":  {func(s *broker.CatalogueStep) { s.Proposal, s.Proposer = proposed.ID, "a" }, broker.ErrOvertaken},
+		"another base":           {func(s *broker.CatalogueStep) { s.Base = other }, broker.ErrConcurrentChange},
+		"no base":                {func(s *broker.CatalogueStep) { s.Base = "" }, broker.ErrConcurrentChange},
+		"a version that is over": {func(s *broker.CatalogueStep) { s.Version = 1 }, broker.ErrConcurrentChange},
+		"a version to come":      {func(s *broker.CatalogueStep) { s.Version = 3 }, broker.ErrConcurrentChange},
+		"no such proposal":       {func(s *broker.CatalogueStep) { s.Proposal, s.Proposer = uuid.NewString(), "a" }, broker.ErrConcurrentChange},
+		"a proposal of another":  {func(s *broker.CatalogueStep) { s.Proposal, s.Proposer = proposed.ID, "a" }, broker.ErrConcurrentChange},
 		"no state":               {func(s *broker.CatalogueStep) { s.Becomes = "superseded" }, record.ErrUnrecordable},
 		"no id":                  {func(s *broker.CatalogueStep) { s.ID = "x" }, record.ErrUnrecordable},
 		"another's name":         {func(s *broker.CatalogueStep) { s.Digest = other[:len(other)-1] + "x" }, record.ErrUnrecordable},
@@ -116,7 +116,7 @@ func TestOutOfOrderCatalogueStepsAreRefused(t *testing.T) {
 		"nobody":                 {func(s *broker.CatalogueStep) { s.Actor = "" }, record.ErrUnrecordable},
 		"the same that is open": {func(s *broker.CatalogueStep) {
 			s.Becomes, s.Digest, s.Files = broker.CatalogueProposed, proposed.Digest, nil
-		}, broker.ErrOvertaken},
+		}, broker.ErrConcurrentChange},
 		"one's own proposal": {func(s *broker.CatalogueStep) {
 			s.Digest, s.Files, s.Proposal, s.Proposer, s.Actor = proposed.Digest, nil, proposed.ID, "a", "a"
 		}, record.ErrUnrecordable},

@@ -374,7 +374,7 @@ var (
 // RecordOutcome implements [broker.Ledger]. It also returns broker.ErrNotFound for a record that was never begun.
 func (l *Ledger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
 	if !slices.Contains(outcomes, out.Status) {
-		return fmt.Errorf("%w to %q", broker.ErrNotForward, out.Status)
+		return fmt.Errorf("%w to %q", broker.ErrInvalidTransition, out.Status)
 	}
 	if (out.Detail == "") != slices.Contains(plainOutcomes, out.Status) {
 		return fmt.Errorf("%w: an outcome needs a code if it was not foreseen, and else has none", record.ErrUnrecordable)
@@ -447,7 +447,7 @@ func (l *Ledger) Report(ctx context.Context, use broker.Use) (broker.Use, error)
 		if err != nil || found {
 			return said, err
 		}
-		if _, err = l.append(ctx, e); !errors.Is(err, broker.ErrOvertaken) {
+		if _, err = l.append(ctx, e); !errors.Is(err, broker.ErrConcurrentChange) {
 			return use, err
 		}
 	}

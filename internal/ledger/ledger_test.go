@@ -69,10 +69,10 @@ func TestRecordOutcomeMovesForwardOnly(t *testing.T) {
 		want error
 	}{
 		{"issued to failed", broker.Outcome{ID: issued.ID, Time: later, Status: broker.StatusFailed, Detail: "vault_unavailable"}, nil},
-		{"failed again", broker.Outcome{ID: issued.ID, Time: later, Status: broker.StatusFailed, Detail: "mint_mismatch"}, broker.ErrNotForward},
-		{"back to issued", broker.Outcome{ID: issued.ID, Time: later, Status: broker.StatusIssued}, broker.ErrNotForward},
-		{"denied to failed", broker.Outcome{ID: refused.ID, Time: later, Status: broker.StatusFailed, Detail: "x"}, broker.ErrNotForward},
-		{"pending to failed", broker.Outcome{ID: waiting.ID, Time: later, Status: broker.StatusFailed, Detail: "x"}, broker.ErrNotForward},
+		{"failed again", broker.Outcome{ID: issued.ID, Time: later, Status: broker.StatusFailed, Detail: "mint_mismatch"}, broker.ErrInvalidTransition},
+		{"back to issued", broker.Outcome{ID: issued.ID, Time: later, Status: broker.StatusIssued}, broker.ErrInvalidTransition},
+		{"denied to failed", broker.Outcome{ID: refused.ID, Time: later, Status: broker.StatusFailed, Detail: "x"}, broker.ErrInvalidTransition},
+		{"pending to failed", broker.Outcome{ID: waiting.ID, Time: later, Status: broker.StatusFailed, Detail: "x"}, broker.ErrInvalidTransition},
 		{"never begun", broker.Outcome{ID: uuid.Must(uuid.NewV7()).String(), Time: later, Status: broker.StatusFailed, Detail: "x"}, broker.ErrNotFound},
 		{"no code", broker.Outcome{ID: waiting.ID, Time: later, Status: broker.StatusFailed}, record.ErrUnrecordable},
 		{"no id", broker.Outcome{ID: "x", Time: later, Status: broker.StatusFailed, Detail: "x"}, record.ErrUnrecordable},

@@ -97,7 +97,7 @@ const unexecuted = `
 		FROM generate_series(0, 26) AS n
 	), by_task AS MATERIALIZED (
 		SELECT i.* FROM task_ends AS e JOIN issuances AS i ON i.spiffe_id = e.spiffe_id AND i.task = e.task
-		WHERE e.ended AND e.since < now() - @standing::interval AND e.since > greatest(@orders, now() - interval '25 hours')
+		WHERE e.ended AND e.since < now() - @grace::interval AND e.since > greatest(@orders, now() - interval '25 hours')
 			AND i.status = 'issued' AND NOT i.static AND i.expires_at > now()
 			AND date_bin('1 hour', i.expires_at, '2000-01-01 00:00:00Z') = ANY ((SELECT hours FROM alive_in)::timestamptz[])
 		LIMIT @limit
@@ -115,18 +115,18 @@ const unexecuted = `
 				AND date_bin('1 hour', below.expires_at, '2000-01-01 00:00:00Z') = ANY ((SELECT hours FROM alive_in)::timestamptz[])
 			LIMIT @limit)
 		) AS i
-		WHERE q.since < now() - @standing::interval AND q.since > @orders
+		WHERE q.since < now() - @grace::interval AND q.since > @orders
 	), by_no AS MATERIALIZED (
 		SELECT i.* FROM votes AS v CROSS JOIN LATERAL (
 			SELECT v.request AS id UNION ALL SELECT r.id FROM issuances AS r WHERE r.remembered = v.request
 		) AS refused JOIN issuances AS i ON i.approves = refused.id
-		WHERE v.verdict = 'deny' AND v.time < now() - @standing::interval AND v.time > greatest(@orders, now() - interval '25 hours')
+		WHERE v.verdict = 'deny' AND v.time < now() - @grace::interval AND v.time > greatest(@orders, now() - interval '25 hours')
 			AND i.approves IS NOT NULL AND i.status = 'issued' AND NOT i.static AND i.expires_at > now()
 		LIMIT @limit
 	), by_parent AS MATERIALIZED (
 		SELECT i.* FROM issuances AS i JOIN issuances AS p ON p.id = i.parent
 		WHERE i.parent IS NOT NULL AND i.status = 'issued' AND i.expires_at > now()
-			AND p.status <> 'issued' AND p.status_time < now() - @standing::interval
+			AND p.status <> 'issued' AND p.status_time < now() - @grace::interval
 		LIMIT @limit
 	)
 	SELECT DISTINCT ON (id) * FROM (
@@ -151,7 +151,7 @@ func (l *Ledger) Overdue(ctx context.Context, due broker.Overdue) ([]broker.Live
 		ORDER BY random()
 		LIMIT @limit`, pgx.NamedArgs{
 		"unfinished": due.Unfinished, "overdue": due.Overdue, "limit": due.Limit,
-		"orders": due.Orders, "standing": orderGrace, "task_ended": broker.CauseTaskEnded, "quarantined": broker.CauseQuarantined,
+		"orders": due.Orders, "grace": orderGrace, "task_ended": broker.CauseTaskEnded, "quarantined": broker.CauseQuarantined,
 		"revoked": broker.CauseRevoked, "parent_ended": broker.CauseParentEnded,
 	})
 	return collectLive(rows, err, "listing what is due")

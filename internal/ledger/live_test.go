@@ -159,13 +159,13 @@ func TestQuarantines(t *testing.T) {
 		}
 		return got
 	}
-	standing := func(cmd broker.Command, index int64) broker.Quarantine {
+	inForce := func(cmd broker.Command, index int64) broker.Quarantine {
 		return broker.Quarantine{
 			SPIFFEID: cmd.Target.SPIFFEID, Since: cmd.Time.Truncate(time.Microsecond), Actor: "spiffe://acme.test/admin", Reason: "because",
 			Command: cmd.ID, Index: index,
 		}
 	}
-	one, two, three := standing(above, 3), standing(first, 0), standing(elsewhere, 2)
+	one, two, three := inForce(above, 3), inForce(first, 0), inForce(elsewhere, 2)
 	for _, tc := range []struct {
 		name  string
 		reach broker.Reach

@@ -66,7 +66,7 @@ func (l *Ledger) AddPasskey(ctx context.Context, p broker.Passkey, by approval.V
 // RemovePasskey implements [broker.Passkeys].
 func (l *Ledger) RemovePasskey(ctx context.Context, id string, by approval.Voter, at time.Time) error {
 	if _, err := record.ParseID(id); err != nil {
-		return broker.ErrOvertaken
+		return broker.ErrConcurrentChange
 	}
 	e := newCommand(kindRemoved, at)
 	e.overtakes, e.alone = true, "passkeys"

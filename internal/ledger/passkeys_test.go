@@ -61,7 +61,7 @@ func TestPasskeysPerPersonAreLimited(t *testing.T) {
 		all.Go(func() error {
 			err := []*ledger.Ledger{l, other}[n%2].AddPasskey(t.Context(), p, bobVotes)
 			taken <- err == nil
-			if errors.Is(err, broker.ErrOvertaken) {
+			if errors.Is(err, broker.ErrConcurrentChange) {
 				return nil
 			}
 			return err
@@ -82,24 +82,24 @@ func TestPasskeysPerPersonAreLimited(t *testing.T) {
 		t.Fatalf("%d were taken, and there are %d: %v", n, len(has), err)
 	}
 	adds(t, l, carolVotes)
-	if err := l.RemovePasskey(t.Context(), first.ID, carolVotes, start); !errors.Is(err, broker.ErrOvertaken) {
-		t.Errorf("Carol removes Bob's: got %v, want ErrOvertaken", err)
+	if err := l.RemovePasskey(t.Context(), first.ID, carolVotes, start); !errors.Is(err, broker.ErrConcurrentChange) {
+		t.Errorf("Carol removes Bob's: got %v, want ErrConcurrentChange", err)
 	}
 	if err := l.RemovePasskey(t.Context(), first.ID, bobVotes, start); err != nil {
 		t.Fatal(err)
 	}
 	again := first
 	again.ID = uuid.Must(uuid.NewV7()).String()
-	if err := l.AddPasskey(t.Context(), again, bobVotes); !errors.Is(err, broker.ErrOvertaken) {
-		t.Errorf("registering what was removed: got %v, want ErrOvertaken", err)
+	if err := l.AddPasskey(t.Context(), again, bobVotes); !errors.Is(err, broker.ErrConcurrentChange) {
+		t.Errorf("registering what was removed: got %v, want ErrConcurrentChange", err)
 	}
 	renamed := keyOfAnother(t, bobVotes, has[1])
-	if err := l.AddPasskey(t.Context(), renamed, bobVotes); !errors.Is(err, broker.ErrOvertaken) {
-		t.Errorf("registering one's public key by another name: got %v, want ErrOvertaken", err)
+	if err := l.AddPasskey(t.Context(), renamed, bobVotes); !errors.Is(err, broker.ErrConcurrentChange) {
+		t.Errorf("registering one's public key by another name: got %v, want ErrConcurrentChange", err)
 	}
 	renamed = keyOfAnother(t, carolVotes, has[1])
-	if err := l.AddPasskey(t.Context(), renamed, carolVotes); !errors.Is(err, broker.ErrOvertaken) {
-		t.Errorf("registering somebody's public key as one's own: got %v, want ErrOvertaken", err)
+	if err := l.AddPasskey(t.Context(), renamed, carolVotes); !errors.Is(err, broker.ErrConcurrentChange) {
+		t.Errorf("registering somebody's public key as one's own: got %v, want ErrConcurrentChange", err)
 	}
 	adds(t, l, bobVotes)
 	db.Check(t)

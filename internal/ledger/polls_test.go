@@ -347,7 +347,7 @@ func (m fated) Mint(ctx context.Context, order *broker.Order) (broker.Credential
 	case "refused":
 		return broker.Credential{}, broker.ErrVaultUnavailable
 	case "lost":
-		return broker.Credential{}, &broker.Lost{Err: broker.ErrVaultUnavailable}
+		return broker.Credential{}, &broker.LostMintError{Err: broker.ErrVaultUnavailable}
 	}
 	return m.Minter.Mint(ctx, order)
 }

@@ -17,7 +17,7 @@ func TestQueriesStayWithinReach(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
-	records, standing := map[string]string{}, []string{} // SPIFFE IDs by record
+	records, inForce := map[string]string{}, []string{} // SPIFFE IDs by record
 	for i, place := range places {
 		if strings.Count(place, "/") > 2 {
 			rec := allowed(as(moment(), place, "git.read", fmt.Sprintf("t-%d", i), 0))
@@ -27,13 +27,13 @@ func TestQueriesStayWithinReach(t *testing.T) {
 	}
 	for i := 0; i < len(places); i += 2 { // after the records, since nothing begins in quarantine
 		announce(t, l, quarantine(places[i]))
-		standing = append(standing, places[i])
+		inForce = append(inForce, places[i])
 	}
 	for seed := range uint64(150) {
 		r := drawReach(rand.New(rand.NewPCG(seed, 4)))
 		seen := map[string]map[string]bool{"List": {}, "Live": {}, "Get": {}, "Quarantines": {}, "LiveCounts": {}}
 		look(t, l, r, seen, records)
-		for _, q := range standing {
+		for _, q := range inForce {
 			if got, want := seen["Quarantines"][q], inside(r, q); got != want {
 				t.Errorf("%d: %+v sees the quarantine of %s: %t, want %t", seed, r, q, got, want)
 			}
@@ -125,9 +125,9 @@ func TestCommandNamesThePerson(t *testing.T) {
 	}
 	announce(t, l, by(quarantine(sandbox)), by(announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: "t"})),
 		by(announced(broker.CommandRevoke, broker.Selector{Scope: "git.read"})))
-	standing, err := l.Quarantines(t.Context(), broker.Reach{Within: []string{sandbox}})
-	if err != nil || len(standing) != 1 || standing[0].Actor != alice {
-		t.Errorf("got %+v, %v, want one by %s", standing, err, alice)
+	inForce, err := l.Quarantines(t.Context(), broker.Reach{Within: []string{sandbox}})
+	if err != nil || len(inForce) != 1 || inForce[0].Actor != alice {
+		t.Errorf("got %+v, %v, want one by %s", inForce, err, alice)
 	}
 	announce(t, l, by(lift(sandbox)))
 	rec := allowed(nil)

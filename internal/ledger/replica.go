@@ -27,12 +27,12 @@ const (
 )
 
 // Cached implements [broker.Tokens].
-func (l *Ledger) Cached(id string, claims [32]byte) (broker.TokenStanding, bool) {
+func (l *Ledger) Cached(id string, claims [32]byte) (broker.TokenState, bool) {
 	cache := l.cache.Load()
 	if cache == nil || l.CheckRollback() != nil {
-		return broker.TokenStanding{}, false
+		return broker.TokenState{}, false
 	}
-	return cache.Standing(id, claims)
+	return cache.State(id, claims)
 }
 
 // remember returns the cache for what is about to be read, and the time at which that begins. If there is no cache, remember

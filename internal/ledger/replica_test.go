@@ -18,8 +18,8 @@ import (
 
 // remembers reports whether a ledger has a token cached as active.
 func remembers(l *ledger.Ledger, rec broker.Record) bool {
-	standing, ok := l.Cached(rec.ID, rec.Intent.ClaimsDigest)
-	return ok && standing.Active
+	state, ok := l.Cached(rec.ID, rec.Intent.ClaimsDigest)
+	return ok && state.Active
 }
 
 // remember makes a ledger cache tokens.
@@ -193,11 +193,11 @@ func endedWhileLookedAt(t *testing.T, here, there *ledger.Ledger, rec broker.Rec
 			if active {
 				found++
 			} else {
-				standing, err := there.TokenStanding(t.Context(), rec.ID, rec.Intent.ClaimsDigest)
+				state, err := there.TokenState(t.Context(), rec.ID, rec.Intent.ClaimsDigest)
 				if err != nil {
-					t.Errorf("TokenStanding: %v", err)
+					t.Errorf("TokenState: %v", err)
 				}
-				active = standing.Active
+				active = state.Active
 			}
 			if over && active {
 				t.Errorf("%s is active after its end was confirmed", rec.ID)
@@ -207,7 +207,7 @@ func endedWhileLookedAt(t *testing.T, here, there *ledger.Ledger, rec broker.Rec
 		}
 	})
 	for range 3 { // so that it is looked up before
-		_, _ = there.TokenStanding(t.Context(), rec.ID, rec.Intent.ClaimsDigest)
+		_, _ = there.TokenState(t.Context(), rec.ID, rec.Intent.ClaimsDigest)
 	}
 	var err error
 	if byTask {
@@ -354,12 +354,12 @@ func TestCacheExpiresWithoutPostgres(t *testing.T) {
 	if took := time.Since(cut); took > time.Second {
 		t.Errorf("remembered for %s without Postgres", took)
 	}
-	if got, err := other.TokenStanding(t.Context(), kept.ID, kept.Intent.ClaimsDigest); !errors.Is(err, broker.ErrLedgerUnavailable) {
+	if got, err := other.TokenState(t.Context(), kept.ID, kept.Intent.ClaimsDigest); !errors.Is(err, broker.ErrLedgerUnavailable) {
 		t.Errorf("got %+v, %v, want %v", got, err, broker.ErrLedgerUnavailable)
 	}
 	p.restore()
 	eventually(t, "there again", func() bool {
-		_, err := other.TokenStanding(t.Context(), kept.ID, kept.Intent.ClaimsDigest)
+		_, err := other.TokenState(t.Context(), kept.ID, kept.Intent.ClaimsDigest)
 		return err == nil && remembers(other, kept)
 	})
 	if isActive(t, other, rec.ID, rec.Intent.ClaimsDigest) || remembers(other, rec) {
@@ -434,7 +434,7 @@ func BenchmarkCachedToken(b *testing.B) {
 		b.Fatal(err)
 	}
 	for !remembers(l, rec) {
-		if _, err := l.TokenStanding(b.Context(), rec.ID, rec.Intent.ClaimsDigest); err != nil {
+		if _, err := l.TokenState(b.Context(), rec.ID, rec.Intent.ClaimsDigest); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -76,7 +76,7 @@ func TestStatesMoveForwardOnly(t *testing.T) {
 					}
 				}
 				err := l.RecordOutcome(t.Context(), to(rec, next))
-				if (err == nil) != allowed || (err != nil && !errors.Is(err, broker.ErrNotForward)) {
+				if (err == nil) != allowed || (err != nil && !errors.Is(err, broker.ErrInvalidTransition)) {
 					t.Errorf("%s from %s to %s: got %v, want it allowed: %t", kind, from, next, err, allowed)
 				}
 			}
@@ -88,8 +88,8 @@ func TestStatesMoveForwardOnly(t *testing.T) {
 			if got := refusedBy(t, logins[0], moveSQL, rec.ID, string(next)); got != violation {
 				t.Errorf("from %s to %s as SQL: got %q", name, next, got)
 			}
-			if err := l.RecordOutcome(t.Context(), to(rec, next)); !errors.Is(err, broker.ErrNotForward) {
-				t.Errorf("from %s to %s: got %v, want ErrNotForward", name, next, err)
+			if err := l.RecordOutcome(t.Context(), to(rec, next)); !errors.Is(err, broker.ErrInvalidTransition) {
+				t.Errorf("from %s to %s: got %v, want ErrInvalidTransition", name, next, err)
 			}
 		}
 	}
@@ -240,7 +240,7 @@ func TestConcurrentTransitionsTakeOnePath(t *testing.T) {
 		for _, status := range statuses[3:] {
 			for n := range replicas {
 				wg.Go(func() {
-					if err := replicas[n].RecordOutcome(t.Context(), to(rec, status)); err != nil && !errors.Is(err, broker.ErrNotForward) {
+					if err := replicas[n].RecordOutcome(t.Context(), to(rec, status)); err != nil && !errors.Is(err, broker.ErrInvalidTransition) {
 						t.Errorf("Settle to %s: %v", status, err)
 					}
 				})

@@ -31,15 +31,15 @@ type link struct {
 	Catalogue string // in force at that time
 }
 
-// TokenStanding implements [broker.Tokens]. An exchanged token is in force while all tokens that it comes from are. A server
+// TokenState implements [broker.Tokens]. An exchanged token is in force while all tokens that it comes from are. A server
 // that does not hold what was committed here, because another one has taken over, may not know of an end either.
-func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) (broker.TokenStanding, error) {
+func (l *Ledger) TokenState(ctx context.Context, id string, claims [32]byte) (broker.TokenState, error) {
 	parsed, err := record.ParseID(id)
 	if err != nil {
-		return broker.TokenStanding{}, nil //nolint:nilerr // nobody was ever issued such a token
+		return broker.TokenState{}, nil //nolint:nilerr // nobody was ever issued such a token
 	}
 	if err := l.CheckRollback(); err != nil {
-		return broker.TokenStanding{}, err
+		return broker.TokenState{}, err
 	}
 	cache, asked := l.remember()
 	tip := l.tip.Load() // before the query: others append during it
@@ -59,17 +59,17 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 		pgx.NamedArgs{"id": [16]byte(parsed), "claims": claims[:]})
 	chain, err := postgres.Collect(rows, err, pgx.RowToStructByName[link])
 	if err != nil || len(chain) == 0 {
-		return broker.TokenStanding{}, postgres.Unavailable("reading where a token stands", err)
+		return broker.TokenState{}, postgres.Unavailable("reading where a token stands", err)
 	}
 	if slices.ContainsFunc(chain, func(l link) bool { return !l.Active }) {
 		// Use the current cache. If it was created during the query, it may hold answers from before the end.
 		if cache := l.cache.Load(); cache != nil {
 			cache.Ended(id, chain[0].Size)
 		}
-		return broker.TokenStanding{}, nil
+		return broker.TokenState{}, nil
 	}
 	if err := tip.within(chain[0].Size); err != nil {
-		return broker.TokenStanding{}, postgres.Unavailable("reading where a token stands", err)
+		return broker.TokenState{}, postgres.Unavailable("reading where a token stands", err)
 	}
 	if cache != nil {
 		links := make([]tokencache.Link, len(chain))
@@ -78,10 +78,10 @@ func (l *Ledger) TokenStanding(ctx context.Context, id string, claims [32]byte) 
 		}
 		cache.Keep(id, claims, chain[0].Size, asked, links)
 	}
-	return broker.TokenStanding{Active: true, Catalogue: chain[0].Catalogue}, nil
+	return broker.TokenState{Active: true, Catalogue: chain[0].Catalogue}, nil
 }
 
-// Alive implements [broker.Tokens]. It trusts the same servers as TokenStanding.
+// Alive implements [broker.Tokens]. It trusts the same servers as TokenState.
 func (l *Ledger) Alive(ctx context.Context, id string) (bool, error) {
 	parsed, err := record.ParseID(id)
 	if err != nil {

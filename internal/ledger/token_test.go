@@ -16,11 +16,11 @@ import (
 
 func isActive(t *testing.T, l *ledger.Ledger, id string, claims [32]byte) bool {
 	t.Helper()
-	standing, err := l.TokenStanding(t.Context(), id, claims)
+	state, err := l.TokenState(t.Context(), id, claims)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return standing.Active
+	return state.Active
 }
 
 const theList = "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc"
@@ -135,7 +135,7 @@ func TestForgedTokenIsInactive(t *testing.T) {
 	if ended, err := l.EndedIn(t.Context(), theList); !errors.Is(err, broker.ErrLedgerUnavailable) {
 		t.Errorf("got %v, %v, want %v", ended, err, broker.ErrLedgerUnavailable)
 	}
-	if _, err := l.TokenStanding(t.Context(), rec.ID, rec.Intent.ClaimsDigest); !errors.Is(err, broker.ErrLedgerUnavailable) {
+	if _, err := l.TokenState(t.Context(), rec.ID, rec.Intent.ClaimsDigest); !errors.Is(err, broker.ErrLedgerUnavailable) {
 		t.Errorf("got %v, want %v", err, broker.ErrLedgerUnavailable)
 	}
 }
@@ -181,7 +181,7 @@ func TestRolledBackDatabaseHasNoActiveToken(t *testing.T) {
 	}
 	wantNone := func(t *testing.T, l *ledger.Ledger, rec broker.Record) {
 		t.Helper()
-		got, err := l.TokenStanding(t.Context(), rec.ID, rec.Intent.ClaimsDigest)
+		got, err := l.TokenState(t.Context(), rec.ID, rec.Intent.ClaimsDigest)
 		if !errors.Is(err, broker.ErrLedgerUnavailable) {
 			t.Errorf("got %+v, %v; want %v", got, err, broker.ErrLedgerUnavailable)
 		}
@@ -222,7 +222,7 @@ func TestStaleServerHasNoActiveToken(t *testing.T) {
 	}
 	bring(t, l, "jwt", nil, nil)
 	tamper(t, db, `DELETE FROM entries WHERE index = 1; UPDATE ledger_head SET size = 1; DELETE FROM issuances WHERE entry_index = 1`)
-	got, err := l.TokenStanding(t.Context(), rec.ID, rec.Intent.ClaimsDigest)
+	got, err := l.TokenState(t.Context(), rec.ID, rec.Intent.ClaimsDigest)
 	if !errors.Is(err, broker.ErrLedgerUnavailable) {
 		t.Errorf("got %+v, %v, want %v", got, err, broker.ErrLedgerUnavailable)
 	}

@@ -72,7 +72,7 @@ func TestUnrenewedCredentialsExpire(t *testing.T) {
 		}
 	}
 	for _, o := range forgotten {
-		within(t, broker.Unrenewed+30*time.Second, o.name+" is dead", func() bool { return e.dead(t, o) })
+		within(t, broker.UnrenewedLife+30*time.Second, o.name+" is dead", func() bool { return e.dead(t, o) })
 		t.Logf("%s: dead after %v", o.name, time.Since(began).Round(time.Second))
 	}
 	// This also passes the time at which a login would have ended without a renewal.

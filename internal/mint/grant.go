@@ -51,7 +51,7 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 		return broker.Credential{}, err
 	}
 	w := &wrapped{intent: intent, token: wrapper.ClientToken, lease: broker.VaultLease{Accessor: wrapper.Accessor}}
-	w.whole = left <= int(broker.Unrenewed/time.Second) && wrapper.LeaseDuration >= left-renewSlack
+	w.whole = left <= int(broker.UnrenewedLife/time.Second) && wrapper.LeaseDuration >= left-renewSlack
 	if err == nil {
 		err = m.draw(ctx, w)
 	}
@@ -90,7 +90,7 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 	if left < 1 || ctx.Err() != nil {
 		return nil, fmt.Errorf("%w: there is no time left to mint", broker.ErrVaultUnavailable)
 	}
-	ttl := min(left, int(broker.Unrenewed/time.Second))
+	ttl := min(left, int(broker.UnrenewedLife/time.Second))
 	uses := 0
 	if !intent.Grant.Leased {
 		uses = 1
@@ -109,14 +109,14 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 		if statusOf(err)/100 == 4 || (sent && network.Op == "dial") || untrusted {
 			return nil, err
 		}
-		return nil, &broker.Lost{Err: err}
+		return nil, &broker.LostMintError{Err: err}
 	}
 	auth := &api.SecretAuth{}
 	if answer != nil && answer.Auth != nil {
 		auth = answer.Auth
 	}
 	if auth.Accessor == "" || auth.ClientToken == "" {
-		return nil, &broker.Lost{VaultLease: broker.VaultLease{Accessor: auth.Accessor}, Err: unavailable("creating a token", errNotUnderstood)}
+		return nil, &broker.LostMintError{VaultLease: broker.VaultLease{Accessor: auth.Accessor}, Err: unavailable("creating a token", errNotUnderstood)}
 	}
 	// Check the new token against the order (I7 in SECURITY.md).
 	only := []string{intent.Grant.Policy}
@@ -175,7 +175,7 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 		case scopes.KindDatabase, scopes.KindPKI, scopes.KindSSH: // Brevet builds their paths from mount, verb and role
 			mount = path.Dir(path.Dir(mount))
 		}
-		return fmt.Errorf("%s: %w", doing, &broker.NotMounted{Mount: mount})
+		return fmt.Errorf("%s: %w", doing, &broker.NotMountedError{Mount: mount})
 	}
 	// The Vault client accepts any JSON object as an answer, but each answer of Vault has a request_id.
 	if err == nil && (answer == nil || answer.RequestID == "" || len(answer.Data) == 0) {
@@ -198,7 +198,7 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 }
 
 // abandon revokes a credential that will not be delivered, even if the caller is gone. If Vault confirms that neither the lease
-// nor the token exists any more, abandon returns cause. Otherwise it returns cause in a *broker.Lost.
+// nor the token exists any more, abandon returns cause. Otherwise it returns cause in a *broker.LostMintError.
 func (m *Minter) abandon(ctx context.Context, w *wrapped, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTimeout)
 	defer cancel()
@@ -207,7 +207,7 @@ func (m *Minter) abandon(ctx context.Context, w *wrapped, cause error) error {
 		err = m.Revoke(ctx, w.lease) // after the last use of a token, Vault revokes it asynchronously
 	}
 	if err != nil || w.unseen {
-		return &broker.Lost{VaultLease: w.lease, Err: cause}
+		return &broker.LostMintError{VaultLease: w.lease, Err: cause}
 	}
 	return cause
 }

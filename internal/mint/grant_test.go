@@ -280,7 +280,7 @@ func (e *estate) livesUnder(t *testing.T, accessor string, intent broker.Intent)
 		len(policies) != 1 || policies[0] != intent.Grant.Policy || meta["issuance"] != intent.ID {
 		t.Errorf("got token %v", data)
 	}
-	if life := e.life(t, accessor); life > broker.Unrenewed {
+	if life := e.life(t, accessor); life > broker.UnrenewedLife {
 		t.Errorf("unrenewed it lives for %v", life)
 	}
 	longest, _ := data["explicit_max_ttl"].(json.Number).Int64()
@@ -419,7 +419,7 @@ func TestRefusedMintLeavesNothing(t *testing.T) {
 			intent := wares(t)[tc.ware].intent(time.Minute)
 			tc.change(&intent)
 			credential, err := mint.MintGrant(t.Context(), e.minter, intent)
-			var lost *broker.Lost
+			var lost *broker.LostMintError
 			mayLinger := strings.Contains(tc.name, "lease that was to be none") // Vault ends it asynchronously
 			if !errors.Is(err, tc.want) || errors.As(err, &lost) != mayLinger || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("got %v, want %v that says %q, with nothing lost", err, tc.want, tc.says)
@@ -451,7 +451,7 @@ func TestMissingEngineIsNamed(t *testing.T) {
 			intent := wares(t)[tc.ware].intent(time.Minute)
 			intent.Grant.Policy, intent.Grant.Path = "brevet-scope.test.unmounted", tc.path
 			_, err := mint.MintGrant(t.Context(), e.minter, intent)
-			var missing *broker.NotMounted
+			var missing *broker.NotMountedError
 			if !errors.As(err, &missing) || missing.Mount != tc.mount || !errors.Is(err, broker.ErrVaultRefused) {
 				t.Fatalf("got %v, want an ErrVaultRefused that says that nothing is mounted at %s", err, tc.mount)
 			}

@@ -65,7 +65,7 @@ func databaseIntent(t *testing.T) broker.Intent {
 }
 
 // outcome returns what is known after a failed mint.
-func outcome(t *testing.T, m *mint.Minter, intent broker.Intent) (*broker.Lost, error) {
+func outcome(t *testing.T, m *mint.Minter, intent broker.Intent) (*broker.LostMintError, error) {
 	t.Helper()
 	credential, err := mint.MintGrant(t.Context(), m, intent)
 	if err == nil || credential.Minted != nil || credential.Secret.Reveal() != "" {
@@ -76,7 +76,7 @@ func outcome(t *testing.T, m *mint.Minter, intent broker.Intent) (*broker.Lost, 
 			t.Errorf("the error holds a secret (I9): %v", err)
 		}
 	}
-	var lost *broker.Lost
+	var lost *broker.LostMintError
 	errors.As(err, &lost)
 	return lost, err
 }

@@ -31,7 +31,7 @@ const (
 	kindOutcome = "issuance."
 )
 
-// Cache is the cache with which a replica answers token lookups itself. It holds the standing of tokens when Postgres was
+// Cache is the cache with which a replica answers token lookups itself. It holds the state of tokens when Postgres was
 // asked, and what has ended since. The lease decides whether the cache is recent enough to use. It is safe for concurrent use.
 type Cache struct {
 	now       func() time.Time
@@ -40,7 +40,7 @@ type Cache struct {
 	// up more tokens again than have ended. Outsiders cannot predict which.
 	marks [endings]atomic.Int64
 	seed  maphash.Seed
-	// cleared is the position after the last entry whose effect is unknown. Standings from before it are not used.
+	// cleared is the position after the last entry whose effect is unknown. States from before it are not used.
 	cleared atomic.Int64
 	lease   atomic.Pointer[Lease]
 	used    atomic.Bool // since the last call of Used
@@ -69,8 +69,8 @@ type Ending struct {
 	Task     *string
 }
 
-// standing is the cached state of a token. An inactive token has no time left.
-type standing struct {
+// state is the cached state of a token. An inactive token has no time left.
+type state struct {
 	claims [32]byte
 	at     int64 // the size of the ledger when Postgres answered
 	asked  time.Time
@@ -84,15 +84,15 @@ func New(now func() time.Time) *Cache { return &Cache{now: now, seed: maphash.Ma
 // SetLease replaces the lease. Everything that ended before the lease was taken must have been invalidated.
 func (c *Cache) SetLease(l Lease) { c.lease.Store(&l) }
 
-// Used reports whether a standing was looked up since the last call of Used.
+// Used reports whether a state was looked up since the last call of Used.
 func (c *Cache) Used() bool { return c.used.Swap(false) }
 
-// Clear makes the cache use no standing from before the ledger had a size.
+// Clear makes the cache use no state from before the ledger had a size.
 func (c *Cache) Clear(size int64) { c.cleared.Store(size) }
 
-// Standing returns the token's standing if the cache shows that the token is active. If ok is false, the caller must ask
+// State returns the token's state if the cache shows that the token is active. If ok is false, the caller must ask
 // Postgres.
-func (c *Cache) Standing(id string, claims [32]byte) (s broker.TokenStanding, ok bool) {
+func (c *Cache) State(id string, claims [32]byte) (s broker.TokenState, ok bool) {
 	if !c.used.Load() {
 		c.used.Store(true)
 	}
@@ -105,10 +105,10 @@ func (c *Cache) Standing(id string, claims [32]byte) (s broker.TokenStanding, ok
 	if elapsed(lease.Taken, now) >= LeaseTime || elapsed(t.asked, now) >= t.left {
 		return s, false
 	}
-	return broker.TokenStanding{Active: true, Catalogue: lease.Catalogue}, true
+	return broker.TokenState{Active: true, Catalogue: lease.Catalogue}, true
 }
 
-func (c *Cache) endedSince(t standing) bool {
+func (c *Cache) endedSince(t state) bool {
 	return c.cleared.Load() > t.at || slices.ContainsFunc(t.marks, func(mark uint32) bool { return c.marks[mark].Load() > t.at })
 }
 
@@ -121,7 +121,7 @@ func elapsed(from, to time.Time) time.Duration {
 // Keep caches an active token, unless its end could have too many marks. at is the size of the ledger when Postgres answered,
 // and asked the time before that. The chain begins with the token, and continues with the tokens that it was exchanged from.
 func (c *Cache) Keep(id string, claims [32]byte, at int64, asked time.Time, chain []Link) {
-	t := standing{claims: claims, at: at, asked: asked, left: chain[0].Left}
+	t := state{claims: claims, at: at, asked: asked, left: chain[0].Left}
 	for _, l := range chain {
 		t.left = min(t.left, l.Left)
 		t.marks = append(t.marks, c.mark("issuance", l.ID.String()), c.mark("task", l.SPIFFEID, l.Task))
@@ -136,9 +136,9 @@ func (c *Cache) Keep(id string, claims [32]byte, at int64, asked time.Time, chai
 }
 
 // Ended caches that a token is not active, by an answer at a size of the ledger. A caller that asked Postgres earlier, and gets
-// its answer later, must not cache the token as active. A standing that was cached before must not be used while the entry
+// its answer later, must not cache the token as active. A state that was cached before must not be used while the entry
 // that ended the token is still unread.
-func (c *Cache) Ended(id string, at int64) { c.standings.put(id, standing{at: at}) }
+func (c *Cache) Ended(id string, at int64) { c.standings.put(id, state{at: at}) }
 
 // mark returns the place of the mark for the end of something.
 func (c *Cache) mark(kind string, names ...string) uint32 {
@@ -165,10 +165,10 @@ func (c *Cache) Invalidate(e Ending) {
 // standings are the cached standings of tokens by id. Tokens that were not looked up for a long time are dropped.
 type standings struct {
 	mu         sync.Mutex
-	young, old map[string]standing
+	young, old map[string]state
 }
 
-func (k *standings) get(id string) (standing, bool) {
+func (k *standings) get(id string) (state, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	t, ok := k.young[id]
@@ -181,8 +181,8 @@ func (k *standings) get(id string) (standing, bool) {
 	return t, ok
 }
 
-// put caches a token's standing, unless it holds a later answer of Postgres.
-func (k *standings) put(id string, t standing) {
+// put caches a token's state, unless it holds a later answer of Postgres.
+func (k *standings) put(id string, t state) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if max(k.young[id].at, k.old[id].at) <= t.at {
@@ -190,9 +190,9 @@ func (k *standings) put(id string, t standing) {
 	}
 }
 
-func (k *standings) add(id string, t standing) {
+func (k *standings) add(id string, t state) {
 	if k.young == nil || len(k.young) >= maxCached/2 {
-		k.young, k.old = map[string]standing{}, k.young
+		k.young, k.old = map[string]state{}, k.young
 	}
 	k.young[id] = t
 }

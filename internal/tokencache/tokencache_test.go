@@ -35,12 +35,12 @@ func TestLateAnswerDoesNotReviveAnEndedToken(t *testing.T) {
 	c.SetLease(tokencache.Lease{Taken: now})
 	links := []tokencache.Link{{ID: uuid.New(), SPIFFEID: "spiffe://acme.test/a", Task: "task-1", Left: time.Hour}}
 	c.Keep("other", [32]byte{}, 7, now, links)
-	if standing, ok := c.Standing("other", [32]byte{}); !ok || !standing.Active {
+	if state, ok := c.State("other", [32]byte{}); !ok || !state.Active {
 		t.Error("a token that has not ended is not active from memory")
 	}
 	c.Ended("token", 8)
 	c.Keep("token", [32]byte{}, 7, now, links)
-	if _, ok := c.Standing("token", [32]byte{}); ok {
+	if _, ok := c.State("token", [32]byte{}); ok {
 		t.Error("active from memory, as somebody was told late who asked before its end")
 	}
 }

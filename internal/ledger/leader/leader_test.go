@@ -160,8 +160,8 @@ func TestDeposedLeader(t *testing.T) {
 	for _, term := range []int64{old.term, now.term + 1, -1} {
 		out := testkit.OutcomeOf(rec, broker.StatusCompensated)
 		out.Term = term
-		if err := l.RecordOutcome(t.Context(), out); !errors.Is(err, broker.ErrNotForward) {
-			t.Errorf("term %d while %d leads: got %v, want ErrNotForward", term, now.term, err)
+		if err := l.RecordOutcome(t.Context(), out); !errors.Is(err, broker.ErrInvalidTransition) {
+			t.Errorf("term %d while %d leads: got %v, want ErrInvalidTransition", term, now.term, err)
 		}
 	}
 	if got := get(t, l, rec.ID).Status; got != broker.StatusUnknown {

@@ -54,7 +54,7 @@ type happening struct {
 }
 
 // Timeline is that of [broker.EventFeed].
-func (r *Searcher) Timeline(ctx context.Context, of broker.TimelineQuery, reach broker.Reach) ([]broker.Happening, error) {
+func (r *Searcher) Timeline(ctx context.Context, of broker.TimelineQuery, reach broker.Reach) ([]broker.TimelineEvent, error) {
 	id, isID := record.OptionalID(of.ID)
 	if of.Limit < 1 || of.Limit > record.MaxPage {
 		return nil, record.ErrPageSize
@@ -73,9 +73,9 @@ func (r *Searcher) Timeline(ctx context.Context, of broker.TimelineQuery, reach 
 		WITH about AS MATERIALIZED (
 			SELECT id, entry_index, spiffe_id, task FROM issuances
 			WHERE `+about+` AND `+record.Within(reach, "trust_domain", args)+timelineSQL, args)
-	all, err := postgres.Collect(rows, err, func(r pgx.CollectableRow) (broker.Happening, error) {
+	all, err := postgres.Collect(rows, err, func(r pgx.CollectableRow) (broker.TimelineEvent, error) {
 		h, err := pgx.RowToStructByName[happening](r)
-		return broker.Happening{
+		return broker.TimelineEvent{
 			Index: h.Index, Time: h.Time.UTC(), Kind: h.Kind, ID: h.ID, Status: broker.Status(h.Status), Detail: h.Detail,
 			Scope: h.Scope, Resource: h.Resource, Code: h.Code, Explanation: h.Explanation, Actor: h.Actor, ActorName: h.ActorName,
 			Verdict: h.Verdict, Covers: h.Covers, Note: h.Note, Reason: h.Reason, Calls: h.Calls, At: record.Instant(h.At),
