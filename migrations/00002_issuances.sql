@@ -107,7 +107,9 @@ RETURN CASE
     WHEN i.svid_kind NOT IN ('x509-svid', 'jwt-svid') THEN 'issuances_svid_kind'
     WHEN (i.thumbprint <> '') <> (i.svid_kind = 'x509-svid') THEN 'issuances_thumbprint'
     WHEN jsonb_typeof(i.params) <> 'object' THEN 'issuances_params'
-    WHEN i.context ->> 'task' IS DISTINCT FROM i.task THEN 'issuances_context'
+    WHEN i.context ->> 'task' IS DISTINCT FROM i.task OR length(i.context::text) > 4096
+            OR jsonb_path_exists(i.context, '$.* ? (@.type() != "string")')
+        THEN 'issuances_context'
     WHEN i.ttl_asked < 0 OR i.ttl < CASE i.decision WHEN 'deny' THEN 0 ELSE 1 END THEN 'issuances_ttl'
     WHEN NOT CASE i.decision WHEN 'deny' THEN i.expires_at IS NULL ELSE coalesce(i.expires_at > i.time, false) END
         THEN 'issuances_expiry'

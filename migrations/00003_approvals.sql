@@ -249,8 +249,8 @@ BEGIN
             OR NOT EXISTS (
                 SELECT FROM issuances AS r
                 WHERE r.id = NEW.remembered AND r.status IN ('approved', 'redeemed') AND r.remembered IS NULL
-                    AND (r.spiffe_id, r.task, r.scope, r.params, r.resource, r.catalogue, r.approval_group, r.approval_quorum)
-                        = (NEW.spiffe_id, NEW.task, NEW.scope, NEW.params, NEW.resource, NEW.catalogue, NEW.approval_group,
+                    AND (r.spiffe_id, r.context, r.scope, r.params, r.resource, r.catalogue, r.approval_group, r.approval_quorum)
+                        = (NEW.spiffe_id, NEW.context, NEW.scope, NEW.params, NEW.resource, NEW.catalogue, NEW.approval_group,
                             NEW.approval_quorum)
                     AND NEW.ttl <= r.ttl AND NEW.time < r.time + interval '8 hours'
                     AND r.jkt IS NOT DISTINCT FROM NEW.jkt AND r.on_behalf_of IS NOT DISTINCT FROM NEW.on_behalf_of
@@ -269,8 +269,8 @@ BEGIN
     IF NOT EXISTS (
         SELECT FROM issuances AS i
         WHERE i.id = NEW.approves AND i.redeemed_by = NEW.id AND i.status = 'redeemed'
-            AND (i.spiffe_id, i.scope, i.task, i.params, i.resource, i.catalogue, i.request_digest)
-                = (NEW.spiffe_id, NEW.scope, NEW.task, NEW.params, NEW.resource, NEW.catalogue, NEW.request_digest)
+            AND (i.spiffe_id, i.scope, i.context, i.params, i.resource, i.catalogue, i.request_digest)
+                = (NEW.spiffe_id, NEW.scope, NEW.context, NEW.params, NEW.resource, NEW.catalogue, NEW.request_digest)
             AND i.jkt IS NOT DISTINCT FROM NEW.jkt AND i.on_behalf_of IS NOT DISTINCT FROM NEW.on_behalf_of
             AND i.on_behalf_groups IS NOT DISTINCT FROM NEW.on_behalf_groups
             AND NEW.ttl <= i.ttl AND NEW.decision_code = approved_by(i.id)) THEN

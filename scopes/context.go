@@ -10,8 +10,9 @@ import (
 // proves none of them. So a policy can use them to permit less, and must not take them for an identity.
 //
 // Each field is a string with a JSON name. Policies read it as context.<name>, where "" means that the sandbox stated nothing. A
-// value has the syntax of a task. Everything that carries a request embeds RequestContext: the API, the record, what approvers see,
-// the request digest, token exchange and replay. So a new field needs no code there; CONTRIBUTING.md lists what it does need.
+// value has the syntax of a task. Every field but the task has omitempty, so that a request without it keeps its digest. Everything
+// that carries a request embeds RequestContext or compares it as a whole: the API, the record, what approvers see, the request
+// digest, redemption, token exchange, replay and the verifier. CONTRIBUTING.md lists what a new field needs besides.
 type RequestContext struct {
 	Task string `json:"task"`
 }

@@ -3,12 +3,22 @@ package scopes_test
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/brevet-dev/brevet/internal/testkit/testscopes"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
+
+// taken are names that policies, the API, forms of OAuth or pages of the console use for something else.
+var taken = []string{
+	"params", "ttl", "binding", "approved", "user", "scope", "reason", "csr", "public_key", "on_behalf_of", "idempotency_key", "jkt", "digest",
+	"grant_type", "client_id", "client_secret", "client_assertion", "client_assertion_type", "authorization_details", "resource", "audience",
+	"subject_token", "subject_token_type", "actor_token", "actor_token_type", "requested_token_type", "auth_req_id", "token",
+	"as", "svid", "groups", "explain", "name", "at", "want",
+}
 
 // TestPoliciesReadEveryContextField checks that a policy can decide by each field of the request context, that its value has the
 // syntax of a task, and that its JSON form is the one of the API and of the record.
@@ -45,8 +55,12 @@ scopes:
 		}
 	}
 	for f := range reflect.TypeFor[scopes.RequestContext]().Fields() {
-		if f.Type.Kind() != reflect.String || f.Tag.Get("json") == "" {
-			t.Errorf("%s: want a string with a JSON name", f.Name)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Type.Kind() != reflect.String || name == "" || (options != "omitempty") != (name == "task") {
+			t.Errorf("%s: want a string with a JSON name and, unless it is the task, omitempty", f.Name)
+		}
+		if slices.Contains(taken, name) {
+			t.Errorf("%s: the name has another meaning already", name)
 		}
 	}
 }

@@ -412,14 +412,13 @@ func (c *Catalogue) question(who Subject, def *definition, ask Ask, d Decision) 
 	case who.Proved:
 		binding = BindDPoP
 	}
-	context := cedar.RecordMap{
-		"params":  cedar.NewRecord(params),
-		"ttl":     cedar.Long(d.TTL / time.Second),
-		"binding": cedar.String(binding),
-	}
+	context := cedar.RecordMap{}
 	for _, f := range ask.Fields() {
 		context[cedar.String(f.Name)] = cedar.String(f.Value)
 	}
+	// What is proven or decided comes after what the sandbox states, and replaces it.
+	context["params"], context["ttl"] = cedar.NewRecord(params), cedar.Long(d.TTL/time.Second)
+	context["binding"] = cedar.String(binding)
 	if who.User != nil {
 		groups := make([]cedar.Value, len(who.User.Groups))
 		for i, group := range who.User.Groups {

@@ -29,7 +29,7 @@ type BootstrapCmd struct {
 	TransitMount    string `help:"Mount of the Transit engine." default:"transit"`
 	SigningKey      string `help:"Name of the signing key." default:"brevet"`
 	KeyType         string `help:"Type of the signing key: ${enum}." enum:"ecdsa-p256,ed25519" default:"ecdsa-p256"`
-	AppRole         string `name:"approle" help:"Name of the broker's AppRole and policy. Deployments that share a Vault need different ones." default:"brevet"`
+	AppRole         string `name:"approle" help:"Name of the broker's AppRole and policy. Deployments that share a Vault also need their own --transit-mount and --token-role, or a namespace each." default:"brevet"`
 	TokenRole       string `help:"Name of the Vault token role for all credentials except JWTs." default:"brevet"`
 	Catalogue       string `help:"Folder with the catalogue whose Vault policies to write. Run bootstrap again after each change to it." type:"existingdir"`
 }

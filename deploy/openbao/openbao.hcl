@@ -42,7 +42,7 @@ initialize "bootstrap" {
         path "transit/keys/brevet" { capabilities = ["create", "update", "read"] }
         path "transit/keys/brevet-log" { capabilities = ["create", "update", "read"] }
         path "sys/auth/approle" { capabilities = ["create", "update", "sudo"] }
-        path "sys/policies/acl/brevet" { capabilities = ["create", "update"] }
+        path "sys/policies/acl/brevet" { capabilities = ["create", "read", "update"] }
         path "sys/policies/acl/brevet-scope.*" { capabilities = ["create", "update"] }
         path "auth/token/roles/brevet" { capabilities = ["create", "update"] }
         path "auth/approle/role/brevet" { capabilities = ["create", "update"] }

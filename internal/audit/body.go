@@ -35,7 +35,7 @@ type body struct {
 		IdempotencyKey *string        `json:"idempotency_key"`
 		JKT            *string        `json:"jkt"`
 		// Others are the members of the request context besides the task.
-		Others jsontext.Value `json:",unknown"`
+		Others jsontext.Value `json:",embed"`
 	} `json:"request"`
 	Decision struct {
 		Outcome     string         `json:"outcome"`

@@ -18,7 +18,7 @@ import (
 
 // asked is a request that people were asked to approve.
 type asked struct {
-	id, spiffeID, task, scope, resource, catalogue, digest string
+	id, spiffeID, context, scope, resource, catalogue, digest string
 
 	onBehalfOf string // Null if the request is on nobody's behalf
 
@@ -40,7 +40,7 @@ type vote struct {
 
 func askedOf(b *body) *asked {
 	a := &asked{
-		id: b.ID, spiffeID: b.Subject.SPIFFEID, task: b.Request.Task, scope: b.Request.Scope, resource: b.Decision.Resource,
+		id: b.ID, spiffeID: b.Subject.SPIFFEID, context: b.context(), scope: b.Request.Scope, resource: b.Decision.Resource,
 		catalogue: b.Decision.Catalogue, digest: b.Request.Digest, params: b.Request.Params, ttl: b.Decision.TTL,
 		onBehalfOf: b.onBehalfOf(),
 	}
@@ -68,7 +68,7 @@ func askedOf(b *body) *asked {
 
 // covers reports whether a matches a later request, for at least the same lifetime.
 func (a *asked) covers(now *asked) bool {
-	return a.spiffeID == now.spiffeID && a.task == now.task && a.scope == now.scope && a.resource == now.resource &&
+	return a.spiffeID == now.spiffeID && a.context == now.context && a.scope == now.scope && a.resource == now.resource &&
 		a.catalogue == now.catalogue && a.onBehalfOf == now.onBehalfOf && bytes.Equal(a.params, now.params) && now.ttl <= a.ttl
 }
 

@@ -60,10 +60,15 @@ func (b *body) issuance(index int64) []string {
 func (b *body) context() string {
 	members := map[string]jsontext.Value{}
 	if len(b.Request.Others) > 0 {
-		_ = json.Unmarshal(b.Request.Others, &members) // the parser has accepted them
+		if err := json.Unmarshal(b.Request.Others, &members); err != nil {
+			return Null // no row has this
+		}
 	}
-	members["task"], _ = jsontext.AppendQuote(nil, b.Request.Task)
-	text, _ := json.Marshal(members, json.Deterministic(true))
+	members["task"], _ = jsontext.AppendQuote(nil, b.Request.Task) // what is not UTF-8 becomes so, as in the row
+	text, err := json.Marshal(members, json.Deterministic(true))
+	if err != nil {
+		return Null
+	}
 	return string(text)
 }
 

@@ -341,8 +341,10 @@ func agrees(f form, t token.Claims) error {
 	if f["scope"] != "" && f["scope"] != t.Scope {
 		return badMember("scope", OAuthInvalidScope, "differs from the scope of the subject token")
 	}
-	if f["task"] != "" && f["task"] != t.Task {
-		return badMember("task", OAuthInvalidRequest, "differs from the task of the subject token")
+	for _, field := range (scopes.RequestContext{Task: t.Task}).Fields() {
+		if f[field.Name] != "" && f[field.Name] != field.Value {
+			return badMember(field.Name, OAuthInvalidRequest, "differs from that of the subject token")
+		}
 	}
 	for _, name := range repeatable {
 		if f[name] != "" && f[name] != t.Audience {

@@ -121,7 +121,7 @@ func (h *History) Read(ctx context.Context, visit func(replay.Recorded)) error {
 
 func (h *History) readChunk(ctx context.Context, first int64, visit func(replay.Recorded)) error {
 	rows, err := h.pool.Query(ctx, `
-		SELECT id::text, time, spiffe_id, svid_kind = 'x509-svid', jkt IS NOT NULL, scope, params, ttl_asked, ttl, context, decision,
+		SELECT id::text, time, spiffe_id, svid_kind = 'x509-svid', jkt IS NOT NULL, scope, params, ttl_asked, ttl, task, context, decision,
 			decision_code, @svid::text = ANY (clamps), on_behalf_of, on_behalf_groups, @user::text = ANY (clamps)
 		FROM issuances
 		WHERE entry_index BETWEEN @first AND @last AND time >= @since AND approves IS NULL AND parent IS NULL
@@ -133,27 +133,30 @@ func (h *History) readChunk(ctx context.Context, first int64, visit func(replay.
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var raw []byte
-		rec, err := recordedOf(rows, &raw)
+		var params, said []byte
+		rec, err := recordedOf(rows, &params, &said)
 		if err != nil {
 			return postgres.Unavailable("reading decisions", err)
 		}
-		if rec.Params, err = record.DecodeParams(raw); err != nil {
+		if rec.Params, err = record.DecodeParams(params); err != nil {
 			return fmt.Errorf("reading the parameters of %s: %w", rec.ID, err)
+		}
+		if rec.RequestContext, err = record.DecodeContext(said, rec.Task); err != nil {
+			return fmt.Errorf("reading the request context of %s: %w", rec.ID, err)
 		}
 		visit(rec)
 	}
 	return postgres.Unavailable("reading decisions", rows.Err())
 }
 
-// recordedOf reads a row except for its parameters, which it leaves in raw.
-func recordedOf(row pgx.Row, raw *[]byte) (replay.Recorded, error) {
+// recordedOf reads a row except for its parameters and its request context, which it leaves encoded.
+func recordedOf(row pgx.Row, params, said *[]byte) (replay.Recorded, error) {
 	var rec replay.Recorded
 	var asked, given int64
 	var cut, cutAgain bool // by the end of the SVID, and then by the end of the person's ID token
 	var user *string
 	var groups []string
-	err := row.Scan(&rec.ID, &rec.Time, &rec.SPIFFEID, &rec.Bound, &rec.Proved, &rec.Scope, raw, &asked, &given, &rec.RequestContext, &rec.Outcome,
+	err := row.Scan(&rec.ID, &rec.Time, &rec.SPIFFEID, &rec.Bound, &rec.Proved, &rec.Scope, params, &asked, &given, &rec.Task, said, &rec.Outcome,
 		&rec.Reason, &cut, &user, &groups, &cutAgain)
 	rec.TTL, rec.Given = time.Duration(asked)*time.Second, time.Duration(given)*time.Second
 	if user != nil {

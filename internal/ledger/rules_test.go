@@ -23,6 +23,7 @@ var checks = []string{
 	`'' <> ALL (ARRAY[vault_path, vault_accessor, vault_lease, credential_name, actor]) AND octet_length(secret_digest) = 32`,
 	`octet_length(claims_digest) = 32`, `octet_length(request_digest) = 32`,
 	`jsonb_typeof(params) = 'object'`, `context ->> 'task' IS NOT DISTINCT FROM task`,
+	`length(context::text) <= 4096 AND NOT jsonb_path_exists(context, '$.* ? (@.type() != "string")')`,
 	`approval_quorum >= 1`,
 	// the request
 	`starts_with(spiffe_id, 'spiffe://' || trust_domain || '/')`,
@@ -85,8 +86,8 @@ func TestRulesAgreeWithChecks(t *testing.T) {
 	}
 	conn := testkit.Connect(t, db.AdminURL)
 	rows := changedRows(t, conn)
-	if len(checks) != 33 {
-		t.Fatalf("got %d CHECKs, want 33", len(checks))
+	if len(checks) != 34 {
+		t.Fatalf("got %d CHECKs, want 34", len(checks))
 	}
 	const over = ` FROM unnest($1::jsonb[]) AS doc, LATERAL jsonb_populate_record(NULL::issuances, doc) AS i`
 	broken := texts(t, conn, `SELECT DISTINCT broken_rule(i)`+over+` WHERE broken_rule(i) IS NOT NULL`, rows)

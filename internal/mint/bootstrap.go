@@ -76,6 +76,13 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	if err := inUse(client.Sys().EnableAuthWithOptionsWithContext(ctx, "approle", appRole)); err != nil {
 		return Login{}, fmt.Errorf("enabling AppRole: %w", err)
 	}
+	switch policy, err := client.Sys().GetPolicyWithContext(ctx, b.Role); {
+	case err != nil:
+		return Login{}, fmt.Errorf("reading the policy %s: %w", b.Role, err)
+	case policy != "" && !strings.Contains(policy, fmt.Sprintf("path %q {", b.Mount+"/sign/"+b.SigningKey)):
+		return Login{}, fmt.Errorf("%w: the policy %s exists and is not for the key %s at %s, so another deployment may use it. "+
+			"Choose another name for the AppRole, or delete the policy if nothing uses it", ErrConfig, b.Role, b.SigningKey, b.Mount)
+	}
 	if err := client.Sys().PutPolicyWithContext(ctx, b.Role, Policy(b.Mount, b.SigningKey, b.TokenRole)); err != nil {
 		return Login{}, fmt.Errorf("writing the policy: %w", err)
 	}
@@ -105,6 +112,10 @@ func (b Bootstrap) check() error {
 		if !keyName.MatchString(name) || !mountName.MatchString(b.Mount) {
 			return fmt.Errorf("%w: the Transit mount, the key and the roles must be plain names", ErrConfig)
 		}
+	}
+	// Vault lower-cases the names of policies. The token role may give out each policy of a scope, for longer than a login lives.
+	if strings.ToLower(b.Role) != b.Role || b.Role == "default" || b.Role == "root" || strings.HasPrefix(b.Role, scopePolicies) {
+		return fmt.Errorf("%w: %q cannot name the broker's AppRole and policy", ErrConfig, b.Role)
 	}
 	if !slices.Contains([]string{"ecdsa-p256", "ed25519"}, b.KeyType) {
 		return fmt.Errorf("%w: the key type is ecdsa-p256 (ES256) or ed25519 (EdDSA), not %q", ErrConfig, b.KeyType)

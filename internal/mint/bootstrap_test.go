@@ -50,6 +50,10 @@ func TestBootstrapCreatesASigningLogin(t *testing.T) {
 
 func TestBootstrapRefuses(t *testing.T) {
 	a := realVault(t)
+	a.write(t, "sys/policies/acl/somebody", map[string]any{"policy": `path "secret/x" { capabilities = ["read"] }`})
+	if _, err := bootstrap(a.Addr(), a.RootToken()).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		name   string
 		change func(*mint.Bootstrap)
@@ -58,6 +62,11 @@ func TestBootstrapRefuses(t *testing.T) {
 	}{
 		{"a mount with a star", func(b *mint.Bootstrap) { b.Mount = "*" }, mint.ErrConfig, "plain names"},
 		{"a key type that cannot sign JWTs", func(b *mint.Bootstrap) { b.KeyType = "aes256-gcm96" }, mint.ErrConfig, "key type"},
+		{"a policy that every token has", func(b *mint.Bootstrap) { b.Role = "default" }, mint.ErrConfig, "cannot name"},
+		{"a name that Vault folds", func(b *mint.Bootstrap) { b.Role = "BOOT" }, mint.ErrConfig, "cannot name"},
+		{"a policy that scopes may have", func(b *mint.Bootstrap) { b.Role = "brevet-scope.broker" }, mint.ErrConfig, "cannot name"},
+		{"a policy of somebody else", func(b *mint.Bootstrap) { b.Role = "somebody" }, mint.ErrConfig, "delete the policy"},
+		{"a policy of another deployment", func(b *mint.Bootstrap) { b.SigningKey = "another" }, mint.ErrConfig, "delete the policy"},
 		{"plain http across a network", func(b *mint.Bootstrap) { b.Addr = "http://vault.example" }, mint.ErrConfig, "https"},
 		{"a token without rights", func(b *mint.Bootstrap) { b.Token = "hvs.nobody" }, nil, "enabling the Transit engine"},
 	} {

@@ -9,6 +9,7 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/scopes"
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/jackc/pgx/v5"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
@@ -51,7 +52,7 @@ type Row struct {
 	Thumbprint, Task, Reason         string
 	Scope, Authority, Resource       string
 	Params                           []byte
-	Context                          scopes.RequestContext
+	Context                          []byte
 	TTLAsked                         int64 `db:"ttl_asked"`
 	TTL                              int64
 	RequestDigest                    []byte
@@ -112,10 +113,14 @@ func (r *Row) View() (*broker.View, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the parameters of %s: %w", r.ID, err)
 	}
+	said, err := DecodeContext(r.Context, r.Task)
+	if err != nil {
+		return nil, fmt.Errorf("reading the request context of %s: %w", r.ID, err)
+	}
 	v := &broker.View{
 		ID: r.ID, Index: r.EntryIndex, Time: r.Time.UTC(),
 		Subject:        broker.Subject{ID: id, Kind: attest.Kind(r.SVIDKind), Thumbprint: r.Thumbprint},
-		RequestContext: r.Context, Scope: r.Scope, Authority: r.Authority, Resource: r.Resource, Params: params, Reason: r.Reason,
+		RequestContext: said, Scope: r.Scope, Authority: r.Authority, Resource: r.Resource, Params: params, Reason: r.Reason,
 		TTLAsked: time.Duration(r.TTLAsked) * time.Second, TTL: time.Duration(r.TTL) * time.Second,
 		Decision: r.Decision, DecisionCode: r.DecisionCode, Explanation: r.Explanation,
 		Policies: r.Policies, Clamps: r.Clamps, Catalogue: r.Catalogue,
@@ -135,6 +140,15 @@ func (r *Row) View() (*broker.View, error) {
 	}
 	copy(v.RequestDigest[:], r.RequestDigest)
 	return v, nil
+}
+
+// DecodeContext decodes a request context. The task is that of its own column, which limits and searches use. Names match exactly: an
+// encoding/json decoder would also take "Task" for "task".
+func DecodeContext(raw []byte, task string) (scopes.RequestContext, error) {
+	var said scopes.RequestContext
+	err := jsonv2.Unmarshal(raw, &said)
+	said.Task = task
+	return said, err
 }
 
 // DecodeParams decodes whole numbers as int64, as a decision has them.
