@@ -1225,6 +1225,9 @@ type LogReceiptEntry struct {
 
 // NarrowestAsk Of all requests that policy would allow, the one closest to the denied request. It never asks for more.
 type NarrowestAsk struct {
+	// Context The request context of the denied request, with the task.
+	Context map[string]string `json:"context,omitempty,omitzero"`
+
 	// Params The parameters of the scope, by name. The catalogue defines them and the values that they accept.
 	//
 	// Example: {"repo":"acme/api"}

@@ -34,6 +34,17 @@ func (c RequestContext) Fields() []ContextField {
 	return fields
 }
 
+// Stated returns the values that are not empty, by name.
+func (c RequestContext) Stated() map[string]string {
+	stated := map[string]string{}
+	for _, f := range c.Fields() {
+		if f.Value != "" {
+			stated[f.Name] = f.Value
+		}
+	}
+	return stated
+}
+
 // Set sets the field of that name. It does nothing if there is none.
 func (c *RequestContext) Set(name, value string) {
 	if i := slices.Index(contextNames, name); i >= 0 {

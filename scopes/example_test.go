@@ -81,12 +81,17 @@ func TestExamplesAreRead(t *testing.T) {
 
 // Each kind of mistake, with its position and the advice to correct it.
 func TestReadExamplesRefuses(t *testing.T) {
+	var names []string
+	for _, f := range (scopes.RequestContext{}).Fields() {
+		names = append(names, f.Name)
+	}
+	stated := strings.Join(names, ", ")
 	const good = "examples:\n  - name: one\n    as: spiffe://td.example/a\n    scope: mail.read\n    want: allow\n"
 	for _, tc := range []struct{ name, old, with, want string }{
 		{"key of a scope file", "examples:", "scopes:", "a.test.yaml:1: examples is missing; list the examples under it\na.test.yaml:1: file: unknown key \"scopes\"; the keys are examples"},
 		{"nothing", good, "", "a.test.yaml: not valid YAML: the file is empty; begin it with examples:"},
 		{"empty name", "name: one", "name: ' '", "a.test.yaml:2: example: name must be 1 to 200 bytes of text"},
-		{"unknown key", "want: allow", "want: allow\n    expect: allow", `a.test.yaml:6: example: unknown key "expect"; the keys are name, as, svid, scope, params, ttl, task, user, approved, at, want`},
+		{"unknown key", "want: allow", "want: allow\n    expect: allow", `a.test.yaml:6: example: unknown key "expect"; the keys are name, as, svid, scope, params, ttl, ` + stated + `, user, approved, at, want`},
 		{"no want", "    want: allow\n", "", "a.test.yaml:2: example: want is missing"},
 		{"outcome", "want: allow", "want: alow", `a.test.yaml:5: example "one": want "alow" is unknown; choose allow, deny, pending or invalid`},
 		{"empty want", "want: allow", "want: {ttl: 5m}", `a.test.yaml:5: example "one": want needs an outcome, such as {outcome: deny, reason: no_permit}`},

@@ -191,8 +191,8 @@ func (f CallerFlags) hint(err error) error {
 }
 
 // explain prints a problem that the server returned, for people or as JSON, and returns an error with its exit code. It
-// returns any other error unchanged. task is the task of the request.
-func explain(con *console, err error, task string) error {
+// returns any other error unchanged.
+func explain(con *console, err error) error {
 	problem, ok := errors.AsType[*client.Problem](err)
 	if !ok {
 		return err
@@ -221,7 +221,7 @@ func explain(con *console, err error, task string) error {
 		}
 	}
 	if ask := problem.Narrowest; ask.Scope != "" {
-		fmt.Fprintf(con.err, "  %-10s %s\n", "would pass", safetext.Text(commandLine(ask, task)))
+		fmt.Fprintf(con.err, "  %-10s %s\n", "would pass", safetext.Text(commandLine(ask)))
 	}
 	if problem.RetryAfter > 0 {
 		fmt.Fprintf(con.err, "  %-10s in %s\n", "retry", spell(problem.RetryAfter))

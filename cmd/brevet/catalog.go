@@ -262,7 +262,7 @@ func (c *CatalogExplainCmd) Run(con *console) error {
 		}
 	}
 	if n := d.Narrowest; n != nil {
-		report.Narrowest = &openapi.NarrowestAsk{Scope: n.Scope, Params: n.Params, TTL: int64(n.TTL.Seconds())}
+		report.Narrowest = &openapi.NarrowestAsk{Scope: n.Scope, Params: n.Params, TTL: int64(n.TTL.Seconds()), Context: n.Stated()}
 	}
 	if con.json {
 		return con.encode(report)
@@ -295,7 +295,7 @@ func (c *CatalogExplainCmd) print(con *console, r explainReport) error {
 		line("approval", rule+standIn(a.Glass)+signedText(a.Passkey))
 	}
 	if r.Narrowest != nil {
-		line("would pass", commandLine(*r.Narrowest, c.Task))
+		line("would pass", commandLine(*r.Narrowest))
 	}
 	for _, p := range r.Policies {
 		fmt.Fprintf(con.out, "\n%s:%d: %s %s\n", p.File, p.Line, p.Effect, p.ID)

@@ -41,7 +41,7 @@ func (f HelperFlags) obtain(ctx context.Context, con *console, params []string) 
 	ask := client.Ask{Scope: f.Scope, Params: parsed, TTL: f.TTL, Task: f.Task, Reason: f.Reason}
 	token, err := broker.Obtain(ctx, ask, news.waits)
 	if err != nil {
-		return nil, explain(news.con, f.hint(err), f.Task)
+		return nil, explain(news.con, f.hint(err))
 	}
 	return token, nil
 }
@@ -111,7 +111,7 @@ func (c *GitCredentialCmd) erase(ctx context.Context, con *console, password str
 	defer done()
 	page, err := broker.Page(ctx, client.Filter{Credential: client.DigestOf(secret.New(password)), Status: openapi.StatusIssued})
 	if err != nil {
-		return explain(&console{out: con.err, err: con.err}, c.hint(err), c.Task)
+		return explain(&console{out: con.err, err: con.err}, c.hint(err))
 	}
 	var errs []error
 	for _, one := range page.Issuances {

@@ -109,7 +109,7 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 		err := env.Obtain(waiting, credential, news.say, news.waits)
 		news.settle()
 		if err != nil {
-			return explain(con, c.hint(err), env.Task)
+			return explain(con, c.hint(err))
 		}
 	}
 	if waiting.Err() != nil {
@@ -125,7 +125,7 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 		defer closeGateway(ctx, gateway)
 		own, err := c.sandbox(ctx, gateway, egress.SandboxConfig{Task: env.Task, Reason: c.Reason, Broker: broker, Scopes: scopes})
 		if err != nil {
-			return explain(con, err, env.Task)
+			return explain(con, err)
 		}
 		local, err := gateway.Listen(ctx, "127.0.0.1:0", folder.Path)
 		if err != nil {

@@ -71,7 +71,7 @@ func call(ctx context.Context, con *console, as connector, do func(*client.Clien
 	}
 	defer done()
 	if err := do(broker); err != nil {
-		return explain(con, as.hint(err), "")
+		return explain(con, as.hint(err))
 	}
 	return nil
 }

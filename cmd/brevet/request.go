@@ -146,7 +146,7 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 	answer, err := c.request(ctx, con, broker, ask)
 	switch {
 	case err != nil:
-		return explain(con, c.hint(err), c.Task)
+		return explain(con, c.hint(err))
 	case answer.Pending != nil:
 		return printPending(con, answer.Pending)
 	default:
@@ -192,7 +192,7 @@ func (c *WithdrawCmd) Run(ctx context.Context, con *console) error {
 	}
 	defer done()
 	if err := broker.Withdraw(ctx, c.ID); err != nil {
-		return explain(con, c.hint(err), "")
+		return explain(con, c.hint(err))
 	}
 	if con.json {
 		return con.encode(map[string]any{"id": c.ID, "status": openapi.StatusWithdrawn})
@@ -312,7 +312,7 @@ func parseParams(args []string) (map[string]any, error) {
 }
 
 // commandLine returns a request as a command that a person can paste into a shell.
-func commandLine(ask openapi.NarrowestAsk, task string) string {
+func commandLine(ask openapi.NarrowestAsk) string {
 	words := []string{"brevet", "request", quote(ask.Scope)}
 	for _, name := range slices.Sorted(maps.Keys(ask.Params)) {
 		if text, ok := ask.Params[name].(string); ok {
@@ -324,7 +324,10 @@ func commandLine(ask openapi.NarrowestAsk, task string) string {
 	if ask.TTL > 0 {
 		words = append(words, "--ttl "+spell(seconds(ask.TTL)))
 	}
-	return strings.Join(append(words, "--task "+quote(task)), " ")
+	for _, name := range slices.Sorted(maps.Keys(ask.Context)) {
+		words = append(words, "--"+strings.ReplaceAll(name, "_", "-")+" "+quote(ask.Context[name]))
+	}
+	return strings.Join(words, " ")
 }
 
 // plain matches text to which no shell gives a meaning, at the beginning of a word or inside it.

@@ -130,27 +130,26 @@ func TestCommandLineSurvivesAShell(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		ask  openapi.NarrowestAsk
-		task string
 		want string
 	}{
 		{
 			"plain",
-			openapi.NarrowestAsk{Scope: "github.issues.write", Params: map[string]any{"repo": "acme/api"}, TTL: 300},
-			"t-1", "brevet request github.issues.write repo=acme/api --ttl 5m --task t-1",
+			openapi.NarrowestAsk{Scope: "github.issues.write", Params: map[string]any{"repo": "acme/api"}, TTL: 300, Context: map[string]string{"task": "t-1"}},
+			"brevet request github.issues.write repo=acme/api --ttl 5m --task t-1",
 		},
 		{
 			"numbers and booleans",
-			openapi.NarrowestAsk{Scope: "s", Params: map[string]any{"cents": float64(1000000), "dry": true}},
-			"t-1", "brevet request s cents:=1000000 dry:=true --task t-1",
+			openapi.NarrowestAsk{Scope: "s", Params: map[string]any{"cents": float64(1000000), "dry": true}, Context: map[string]string{"task": "t-1", "other_field": "x"}},
+			"brevet request s cents:=1000000 dry:=true --other-field x --task t-1",
 		},
 		{
 			"hostile",
-			openapi.NarrowestAsk{Scope: "s", Params: map[string]any{"q": `'; touch /tmp/x; $(id) "`}},
-			"t 1", `brevet request s 'q='\''; touch /tmp/x; $(id) "' --task 't 1'`,
+			openapi.NarrowestAsk{Scope: "s", Params: map[string]any{"q": `'; touch /tmp/x; $(id) "`}, Context: map[string]string{"task": "t 1"}},
+			`brevet request s 'q='\''; touch /tmp/x; $(id) "' --task 't 1'`,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := commandLine(tc.ask, tc.task); got != tc.want {
+			if got := commandLine(tc.ask); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})
@@ -202,7 +201,7 @@ func TestExplain(t *testing.T) {
 		Title: "Invalid request", Detail: "field names it", Code: openapi.CodeInvalidRequest,
 		Field: "params.repo", Explanation: "no such\x1b[2J", Policies: []string{"p-1", "p-2"},
 	}, RequestID: "r-1"}
-	err := explain(&console{out: &out, err: &errOut}, fmt.Errorf("asking: %w", problem), "t-1")
+	err := explain(&console{out: &out, err: &errOut}, fmt.Errorf("asking: %w", problem))
 	var explained exitError
 	if !errors.As(err, &explained) || explained.code != 1 {
 		t.Errorf("got %v, want it explained, with exit code 1", err)

@@ -27,7 +27,7 @@ type Demo struct {
 	Say         func(line string)
 	Bold        func(text string) string
 	Spell       func(time.Duration) string
-	CommandLine func(ask openapi.NarrowestAsk, task string) string
+	CommandLine func(ask openapi.NarrowestAsk) string
 	Now         func() time.Time
 }
 

@@ -114,7 +114,7 @@ func (s *story) denied(ctx context.Context) error {
 	if near.Scope == "" {
 		return errors.New("the denial names no request that would pass")
 	}
-	s.fact("would pass", "%s", s.CommandLine(near, task))
+	s.fact("would pass", "%s", s.CommandLine(near))
 	answer, err := s.research.Request(ctx, client.Ask{
 		Scope: near.Scope, Params: near.Params, TTL: seconds(near.TTL), Task: task,
 	})

@@ -155,7 +155,7 @@ func queryOf(r *http.Request, p ListIssuancesParams) (broker.Query, error) {
 func issuanceOf(v *broker.View, within broker.Reach) Issuance {
 	out := Issuance{
 		ID: v.ID, Time: v.Time, SpiffeID: v.Subject.ID.String(), Svid: string(v.Subject.Kind),
-		Scope: v.Scope, Authority: v.Authority, Resource: v.Resource, Params: v.Params, Task: v.Task, Context: map[string]string{}, Reason: v.Reason,
+		Scope: v.Scope, Authority: v.Authority, Resource: v.Resource, Params: v.Params, Task: v.Task, Context: v.Stated(), Reason: v.Reason,
 		TTLAsked: seconds(v.TTLAsked), TTL: seconds(v.TTL), Clamps: v.Clamps,
 		Decision: Decision(v.Decision), DecisionCode: v.DecisionCode, Explanation: v.Explanation,
 		Policies: list(v.Policies), Catalogue: v.Catalogue,
@@ -170,11 +170,6 @@ func issuanceOf(v *broker.View, within broker.Reach) Issuance {
 	}
 	if v.Minted.Digest != [32]byte{} {
 		out.Credential.Sha256 = hex.EncodeToString(v.Minted.Digest[:])
-	}
-	for _, field := range v.Fields() {
-		if field.Value != "" {
-			out.Context[field.Name] = field.Value
-		}
 	}
 	if v.User != nil {
 		out.OnBehalfOf = v.User.ID

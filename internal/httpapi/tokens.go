@@ -209,7 +209,8 @@ func (s *Server) denial(h http.Header, rec broker.Record) error {
 			p.Approvers = d.Approval.Group
 		}
 		if d.Narrowest != nil {
-			p.Narrowest = NarrowestAsk{Scope: d.Narrowest.Scope, Params: d.Narrowest.Params, TTL: seconds(d.Narrowest.TTL)}
+			n := d.Narrowest
+			p.Narrowest = NarrowestAsk{Scope: n.Scope, Params: n.Params, TTL: seconds(n.TTL), Context: n.Stated()}
 		}
 	}}
 }

@@ -135,7 +135,7 @@ func drawRecorded(t *rapid.T, c *scopes.Catalogue) (replay.Recorded, scopes.Subj
 	}
 	rec := replay.Recorded{
 		ID: fmt.Sprint(rapid.IntRange(0, 99).Draw(t, "record")), SPIFFEID: who.ID.String(), Bound: who.Bound, Proved: who.Proved, Expires: who.Expires, User: who.User,
-		Scope: ask.Scope, Params: ask.Params, TTL: ask.TTL, RequestContext: scopes.RequestContext{Task: ask.Task}, Time: testscopes.Noon, Outcome: d.Outcome, Reason: d.Reason, Given: d.TTL,
+		Scope: ask.Scope, Params: ask.Params, TTL: ask.TTL, RequestContext: ask.RequestContext, Time: testscopes.Noon, Outcome: d.Outcome, Reason: d.Reason, Given: d.TTL,
 	}
 	return rec, who, ask
 }

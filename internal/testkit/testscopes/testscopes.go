@@ -149,9 +149,11 @@ func DrawSubject(t *rapid.T) scopes.Subject {
 // DrawAsk draws well-formed requests, often close to a threshold of some policy.
 func DrawAsk(t *rapid.T) scopes.Ask {
 	a := scopes.Ask{
-		Scope:          rapid.SampledFrom([]string{"git.issues.read", "git.issues.write", "git.repo.delete", "pay.refund", "mail.read", "git.issue.read", "no.such"}).Draw(t, "scope"),
-		RequestContext: scopes.RequestContext{Task: rapid.StringMatching(`[A-Za-z0-9][A-Za-z0-9._:-]{0,10}`).Draw(t, "task")},
-		TTL:            time.Duration(rapid.OneOf(rapid.Int64Range(0, 1000), rapid.Int64Range(0, 1<<33)).Draw(t, "ttl")) * time.Second,
+		Scope: rapid.SampledFrom([]string{"git.issues.read", "git.issues.write", "git.repo.delete", "pay.refund", "mail.read", "git.issue.read", "no.such"}).Draw(t, "scope"),
+		TTL:   time.Duration(rapid.OneOf(rapid.Int64Range(0, 1000), rapid.Int64Range(0, 1<<33)).Draw(t, "ttl")) * time.Second,
+	}
+	for _, f := range a.Fields() {
+		a.Set(f.Name, rapid.StringMatching(`[A-Za-z0-9][A-Za-z0-9._:-]{0,10}`).Draw(t, f.Name))
 	}
 	switch {
 	case strings.HasPrefix(a.Scope, "git."):
