@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"strings"
@@ -119,12 +120,15 @@ func TestStalledReaderIsClosedWhenTheTaskEnds(t *testing.T) {
 func TestMaskingOfPartialSecretsUsesBoundedMemory(t *testing.T) {
 	secret := "e" + strings.Repeat("y", 2000)
 	per := func(letter string) float64 {
-		body := strings.Repeat(letter, 1<<20)
-		return testing.AllocsPerRun(5, func() {
-			if n, err := io.Copy(io.Discard, egress.Masked(strings.NewReader(body), secret)); err != nil || n != 1<<20 {
-				t.Errorf("read %d, %v", n, err)
-			}
-		})
+		body, least := strings.Repeat(letter, 1<<20), math.Inf(1)
+		for range 10 { // other goroutines of the process allocate too, so the least counts
+			least = min(least, testing.AllocsPerRun(1, func() {
+				if n, err := io.Copy(io.Discard, egress.Masked(strings.NewReader(body), secret)); err != nil || n != 1<<20 {
+					t.Errorf("read %d, %v", n, err)
+				}
+			}))
+		}
+		return least
 	}
 	if got, want := per("e"), per("x"); got > want+2 {
 		t.Errorf("got %v allocations, want %v", got, want)

@@ -199,7 +199,7 @@ type answered struct {
 
 // send calls the broker over a new connection.
 func (p *prober) send(ctx context.Context, a attempt) (answered, error) {
-	transport := &http.Transport{TLSClientConfig: p.knows(a.as), DisableKeepAlives: true}
+	transport := &http.Transport{TLSClientConfig: p.knows(a.as), DisableKeepAlives: true, ExpectContinueTimeout: callWithin / 2}
 	defer transport.CloseIdleConnections()
 	return a.over(ctx, &http.Client{Transport: transport, CheckRedirect: followNothing}, p.cfg.Server.Scheme+"://"+p.cfg.Server.Host)
 }
