@@ -41,7 +41,8 @@ type Config struct {
 	RelyingParty passkey.RelyingParty
 	// ApprovalPolicy determines who may approve. With the zero value, nobody may.
 	ApprovalPolicy approval.Policy
-	// Catalogue returns the catalogue to decide by until one is loaded from Catalogues. Each call returns a consistent snapshot.
+	// Catalogue returns the catalogue by which the broker decides until it has loaded one from Catalogues. Each call returns a
+	// consistent snapshot.
 	Catalogue func() *scopes.Catalogue
 	// SecondAdmin means that an admin other than the author must approve each catalogue.
 	SecondAdmin bool
@@ -65,7 +66,7 @@ type Broker struct {
 	dpopProofsPerSandbox *ratelimit.Limiter
 	// renewals are the renewals that outlive their requests.
 	renewals sync.WaitGroup
-	// waiters wait for decisions by people. watchers are the goroutines that poll for decisions and for the inbox.
+	// waiters wait for decisions by people. watchers are the goroutines that poll the store for decisions and for waiting requests.
 	waiters  waiters
 	watchers sync.WaitGroup
 	inForce  catalogueInForce
@@ -119,8 +120,8 @@ func (b *Broker) Title(scope, digest string) string {
 	return ""
 }
 
-// Offers returns the scopes that a sandbox may ask for, and the digest of the catalogue that says so: the latest that this
-// replica knows to be applied.
+// Offers returns the scopes that a sandbox may ask for, and the digest of the catalogue that defines them. This is the latest
+// catalogue that this replica knows to be applied.
 func (b *Broker) Offers(who attest.Identity) (offers []scopes.Offer, catalogue string) {
 	by := b.catalogue()
 	return by.Offers(who.ID()), by.Digest()

@@ -18,7 +18,7 @@ const (
 	// endPage is how many records are ended per batch. maxReceipts is how many credentials a receipt lists at most.
 	endPage     = 500
 	maxReceipts = 1000
-	// endWriters is high: writers share commits. endRevokers is low: each call to Vault costs the same on its own.
+	// endWriters is high, because concurrent writers share commits. endRevokers is low, because calls to Vault share nothing.
 	endWriters, endRevokers = 64, 8
 	// revokeTimeout is how long the caller that orders an end waits for Vault. The sweeper continues after that.
 	revokeTimeout = 5 * time.Second
@@ -392,8 +392,8 @@ func (b *Broker) command(kind string, actor *Actor, target Selector, reason stri
 	return Command{ID: newID(), Time: b.cfg.Now().UTC(), Kind: kind, Actor: actor, Target: target, Reason: reason}
 }
 
-// carryOut ends what a recorded command affects. If this replica dies, the sweeper finishes ends of tasks and quarantines,
-// because these stay in force. Nobody finishes a revocation: its caller gets no response, and has to repeat it.
+// carryOut ends what a recorded command affects. If this replica dies, the sweeper completes a quarantine or the end of a task,
+// because these stay in force. Nobody completes a revocation: its caller gets no response, and has to repeat it.
 func (b *Broker) carryOut(ctx context.Context, cmd Command, reach Reach, cause string) (Receipt, error) {
 	e := ending{cause: cause}
 	if cmd.Actor != nil {
@@ -428,7 +428,8 @@ type Ended struct {
 	// it expires. It is zero if nobody accepts it any more.
 	UsableUntil time.Time
 	// Why is a fixed code for why the credential has not ended: "vault_unavailable", "vault_refused", "ledger_unavailable",
-	// "unfinished" (its mint is in progress or lost, and not renewed) or "static". It is empty if the credential has ended.
+	// "unfinished" or "static". It is "unfinished" if the mint is in progress or its result was lost: such a credential is not
+	// renewed. Why is empty if the credential has ended.
 	Why string
 }
 

@@ -42,7 +42,7 @@ var (
 	ErrNotApproved = approval.ErrNotApproved
 	// ErrDecided: the request no longer waits for votes.
 	ErrDecided = approval.ErrDecided
-	// ErrStale: the request has changed since the vote or the approval.
+	// ErrStale: the request, or the decision on it, differs from what the voters were shown.
 	ErrStale = errors.New("request has changed")
 	// ErrOwnRequest: nobody may vote on a request from their own sandbox or on their own behalf.
 	ErrOwnRequest = approval.ErrOwnRequest

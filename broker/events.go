@@ -41,7 +41,7 @@ type Event struct {
 	Request *ApprovalRequest
 	// IDs are the waiting requests, for EventCurrent.
 	IDs []string
-	// More means that other requests wait that were not sent, and that may be older.
+	// More means that more requests wait than were sent. The others may be older.
 	More bool
 }
 

@@ -478,7 +478,7 @@ const (
 	UnexpectedResource  = "resource"
 )
 
-// UnexpectedGrantError means that the grant would differ from what the caller expects. Nothing was recorded as decided, and nothing was
+// UnexpectedGrantError means that the grant would differ from what the caller expects. No decision was recorded, and nothing was
 // minted.
 type UnexpectedGrantError struct{ Field string }
 

@@ -10,8 +10,8 @@ import (
 )
 
 // Limit is a limit of a scope, with the key that a request counts under. The ledger counts with the generic cell rate
-// algorithm: a burst of up to Count requests may pass, and after that one per Emission. So no window holds twice Count requests
-// or more, and steady use gives Count per window. A limit with Live counts live credentials instead.
+// algorithm: a burst of up to Count requests may pass, and after that one per Emission. So fewer than twice Count requests pass in
+// any window, and with steady use Count requests pass per window. A limit with Live counts live credentials instead.
 type Limit struct {
 	scopes.Limit
 	// Key contains the trust domain, so that no trust domain uses up the limit of another.

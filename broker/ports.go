@@ -72,8 +72,8 @@ type Tokens interface {
 	// Alive reports whether a credential of any kind is in force: it was issued and has not expired, and nobody has ended it or
 	// its task or quarantined its sandbox.
 	Alive(ctx context.Context, id string) (bool, error)
-	// Cached answers TokenState from memory, for active tokens only: ok is false if this replica does not know the token, or
-	// holds no lease, so that it may have missed an end.
+	// Cached answers TokenState from memory, for active tokens only. Otherwise ok is false: this replica does not know that the
+	// token is active, or it holds no lease and may not know yet that the token has ended.
 	Cached(id string, claims [32]byte) (pending TokenState, ok bool)
 	// WaitForReplicas returns when no replica relies on cached state from before the call. Every replica then honors the ends and
 	// the catalogue that were committed before the call. This takes some milliseconds, half a second if a replica does not
@@ -101,8 +101,8 @@ type Approvals interface {
 	// ReusableApprovals returns requests whose approval may cover a new one: same sandbox, task and scope, approved since the
 	// given time, newest first. It returns only a few.
 	ReusableApprovals(ctx context.Context, asked ReuseKey, since time.Time) ([]View, error)
-	// ReusedBy returns the issuances of the requests that reused the approval of a request. It returns an empty string for each
-	// of them that has no issuance yet.
+	// ReusedBy finds the requests that reused the approval of the given request. For each of them it returns the ID of the
+	// issuance, or an empty string if there is no issuance yet.
 	ReusedBy(ctx context.Context, request string) ([]string, error)
 	// Apply commits a transition of a request. It returns ErrConcurrentChange if the request is not in the state that the transition
 	// starts from.
@@ -200,7 +200,7 @@ type LivePage struct {
 //     subject is in quarantine, or their approval was followed by a denial; Detail then holds that cause
 type Overdue struct {
 	Unfinished, Overdue time.Time
-	Orders              time.Time // skips earlier orders, which have been carried out; zero skips none
+	Orders              time.Time // skips denials and commands from before this time, which have been carried out; zero skips none
 	Limit               int
 }
 
@@ -318,7 +318,7 @@ type Query struct {
 	Status                 Status
 	Since, Until           time.Time         // Since is inclusive, Until exclusive
 	Words                  string            // must all occur in the reason, in any order and case
-	Params                 map[string]string // by name; a value that reads as a number or a boolean also matches as one
+	Params                 map[string]string // by name; a value such as "5" or "true" also matches that number or boolean
 	Approver               string            // a person who voted on the request, or on the one that this issuance redeems
 	User                   string            // the person that the sandbox acts for
 	// Credential is the SHA-256 of a token's claims, or of the secret of another kind of credential. Name is the credential's
@@ -330,7 +330,8 @@ type Query struct {
 	Limit                                        int // the page size, 1 to 500
 	// Before continues a listing: only records with smaller indexes follow. Zero starts at the newest record.
 	Before int64
-	// From, if not zero, reads the preceding page: the last page of records with indexes of at least From, still newest first.
+	// From, if not zero, reads the preceding page. Of the records with indexes of at least From, this page holds those with the
+	// smallest indexes. It is still newest first.
 	From int64
 }
 

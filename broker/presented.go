@@ -153,7 +153,7 @@ func opens(by *scopes.Catalogue, p ForwardedCall) error {
 const dpopProofsPerSecond, dpopProofsOfOne = 2000, 200
 
 // UseProof marks a verified DPoP proof as used. It returns nil for the first use on any replica, and dpop.ErrReplayed for any
-// later use. It returns dpop.ErrCrowded if too many proofs arrive at once, in total or from that SPIFFE ID, and otherwise
+// later use. It returns dpop.ErrCrowded if too many proofs arrive at once, in total or from that SPIFFE ID. Any other error is
 // ErrLedgerUnavailable. A rejected proof proves nothing.
 func (b *Broker) UseProof(ctx context.Context, by string, p dpop.Proof) error {
 	if now := b.cfg.Now(); !b.dpopProofsPerSandbox.Allow(by, now) || !b.dpopProofs.AllowN(now, 1) {

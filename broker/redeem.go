@@ -14,7 +14,7 @@ import (
 // reuseApproval redeems a request at once, because people approved an earlier one for the whole task. It is recorded like any
 // other request, with the votes that it relies on. If the reuse cannot be recorded, the request waits for approval.
 func (b *Broker) reuseApproval(ctx context.Context, who attest.Identity, rec Record, of string, deliver Deliver) error {
-	// If the caller disconnected now, the request would wait for people without having counted against AskingLimit.
+	// A disconnect must not stop this: the request would then wait for people, although it was not counted against AskingLimit.
 	err := b.cfg.Approvals.Apply(context.WithoutCancel(ctx), Transition{
 		Request: rec.ID, Was: StatusPending, Becomes: StatusApproved, Time: b.cfg.Now().UTC(), Actor: rec.Subject.ID.String(),
 		Remembered: of,

@@ -84,8 +84,8 @@ func (b *Broker) Rates(ctx context.Context, since time.Time, step time.Duration,
 	return b.cfg.Stats.Rates(ctx, q, reach)
 }
 
-// Starts returns the start times of the steps, oldest first: as many as cover the time from Since, up to the step that contains
-// Until.
+// Starts returns the start times of the steps, oldest first. The last step contains Until. The number of steps is the time from
+// Since to Until divided by Step, rounded up.
 func (q RatesQuery) Starts() []time.Time {
 	var all []time.Time
 	last := q.Until.Truncate(q.Step)
@@ -212,7 +212,7 @@ type Checkpoint struct {
 	Time time.Time
 }
 
-// Cosigned is a checkpoint that a witness has cosigned, and when.
+// Cosigned is a checkpoint that a witness has cosigned. Its Time is when the ledger stored the cosignature.
 type Cosigned struct {
 	Witness string
 	Checkpoint

@@ -23,7 +23,7 @@ const (
 	// listPlaces is how many tokens a status list has room for. A list accepts new tokens for listOpen.
 	listPlaces, listOpen = 1 << 13, time.Hour
 	// StatusListTTL is how long a verifier uses a list before it fetches a newer one. The broker may serve a signed list for
-	// another StatusListTTL, and caches may keep it for a third. listLife is the sum.
+	// another StatusListTTL, and caches may keep it for a third StatusListTTL. listLife is the sum of the three.
 	StatusListTTL, listLife = 20 * time.Second, 3 * StatusListTTL
 	// listPause is how long a list is served without reading it again.
 	listPause = time.Second
@@ -101,8 +101,8 @@ type StatusList struct {
 	Tag   string // differs for different Tokens
 }
 
-// lists caches the lists that this replica has served. It reads at most one cached and one uncached list at a time. The first
-// limit leaves the store free for lookups of tokens. Because the two are separate, made-up IDs cannot delay known lists.
+// lists caches the lists that this replica has served. It reads at most two lists at a time: one that is cached and one that is
+// not. So the store stays free for lookups of tokens, and requests with made-up IDs cannot delay the cached lists.
 type lists struct {
 	turn    chan struct{}
 	search  chan struct{}
@@ -142,9 +142,9 @@ func (l *lists) keep(id string, held cachedStatusList) {
 	l.of[id] = held
 }
 
-// StatusList returns a list that says which of its tokens have ended, at most a second old. It returns ErrNotFound from a minute
-// after the last token in the list has expired, and ErrLedgerUnavailable or ErrVaultUnavailable if the list cannot be read or
-// signed.
+// StatusList returns a list that says which of its tokens have ended. The list is at most a second old. StatusList returns
+// ErrNotFound if there is no such list or its last token expired more than a minute ago. It returns ErrLedgerUnavailable or
+// ErrVaultUnavailable if the list cannot be read or signed.
 func (b *Broker) StatusList(ctx context.Context, id string) (StatusList, error) {
 	turn := b.lists.turn
 	if held, ok := b.lists.get(id); !ok {

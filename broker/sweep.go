@@ -17,8 +17,8 @@ const (
 	sweepEvery = time.Second
 	sweepBatch = 200
 	maxRounds  = 10
-	// abandoned is the age after which an unfinished record has nothing alive in Vault any more: the request gives up within
-	// mintWithin, and whatever it minted last lives for at most UnrenewedLife without renewal.
+	// abandoned is the age after which an unfinished record has nothing alive in Vault any more. The request gives up within
+	// mintWithin, and a credential that it minted just before lives for at most UnrenewedLife without renewal.
 	abandoned = mintWithin + UnrenewedLife
 	// renewedBy is the age at which a delivered credential has been renewed or has expired. For checkSpan after that, the sweeper
 	// checks which of the two happened.
@@ -93,7 +93,7 @@ func (s *sweeper) run(ctx context.Context) error {
 }
 
 // closeTasks makes credentials inactive if the deadline of their task has passed, and withdraws the requests of ended tasks.
-// The method finish revokes them in Vault.
+// The method finish revokes the credentials in Vault.
 func (s *sweeper) closeTasks(ctx context.Context) error {
 	tasks, err := s.cfg.Live.Deadlines(ctx, sweepBatch)
 	if err != nil {

@@ -88,7 +88,7 @@ func (b *Broker) parentRecord(ctx context.Context, t token.Claims) (*View, error
 		return nil, fmt.Errorf("reading the record of a token: %w", err)
 	}
 	if parent.Task != t.Task || !reflect.DeepEqual(PersonOf(parent.User), t.OnBehalfOf) {
-		return nil, &NotExchangeableError{"names another task or person than the record"}
+		return nil, &NotExchangeableError{"names a different task or person than its record"}
 	}
 	return parent, nil
 }

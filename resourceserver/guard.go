@@ -83,7 +83,7 @@ type Guard struct {
 // token.
 func New(cfg Config) (*Guard, error) {
 	if cfg.Now == nil {
-		cfg.Now = time.Now //nolint:forbidigo // this is where programs of others come in
+		cfg.Now = time.Now //nolint:forbidigo // the programs that use this package may pass no clock
 	}
 	issuer, err := url.Parse(cfg.Issuer)
 	if err != nil || issuer.Host == "" {
@@ -155,7 +155,7 @@ func (g *Guard) Check(r *http.Request) (token.Claims, error) {
 		return token.Claims{}, err
 	}
 	claims, err := g.verifier.Verify(p.raw)
-	// A client can send any key ID. The minimum interval between two fetches keeps it from causing many.
+	// A client can send any key ID. The minimum interval between two fetches keeps the client from causing many fetches.
 	if errors.Is(err, token.ErrKey) && g.keys.fetch(r.Context()) {
 		claims, err = g.verifier.Verify(p.raw)
 	}
@@ -186,7 +186,8 @@ func (g *Guard) Check(r *http.Request) (token.Claims, error) {
 // bound checks that the caller proved the key that the token is bound to.
 func (g *Guard) bound(r *http.Request, p presented, claims token.Claims) error {
 	var shown token.Presented
-	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 { // which the caller proved on this connection (RFC 8705, section 3.1)
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		// The TLS handshake has proved that the caller holds the key of this certificate (RFC 8705, section 3.1).
 		shown.X5T = jws.CertificateThumbprint(r.TLS.PeerCertificates[0].Raw)
 	}
 	if !p.proves {

@@ -20,9 +20,9 @@ import (
 const (
 	// shortest and longest bound how long a response of the issuer is cached, whatever lifetime the issuer gives.
 	shortest, longest = 10 * time.Second, time.Hour
-	// between is the minimum time between two fetches, however many tokens or failures need one.
+	// between is the minimum time between two fetches, however many tokens or failures need a fetch.
 	between = 10 * time.Second
-	// patience is the timeout of one fetch. most is the most bytes that it reads.
+	// patience is the timeout of one fetch. most is the maximum number of bytes that it reads.
 	patience, most = 3 * time.Second, 64 << 10
 )
 
@@ -50,7 +50,7 @@ func (k *kept[T]) state() (told[T], error) {
 	return k.last, k.fault
 }
 
-// idle reports whether the entry was not fetched for longer than longest, and its value has ended.
+// idle reports whether the value has expired and its last fetch began more than an hour ago (longest).
 func (k *kept[T]) idle() bool {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -75,8 +75,8 @@ func (k *kept[T]) get(ctx context.Context) (T, error) {
 	return none, ErrUnavailable // the caller left before the fetch was done
 }
 
-// fetch fetches the value, unless the last fetch was less than between ago. Concurrent callers share one fetch, which continues
-// if one of them leaves. It reports whether it fetched a value.
+// fetch fetches the value, unless the last fetch began less than ten seconds ago (between). Concurrent callers share one fetch,
+// which continues if one of them leaves. It reports whether it fetched a value.
 func (k *kept[T]) fetch(ctx context.Context) bool {
 	done := k.flight.DoChan("", func() (any, error) {
 		k.mu.Lock()

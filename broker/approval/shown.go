@@ -67,7 +67,8 @@ func (c Canonical) Reusable() bool {
 	return err == nil && s.Remember == scopes.RememberTask
 }
 
-// sameAsk reports whether the second request asks for the same thing as the first, for no longer, and within ReuseFor.
+// sameAsk reports whether the second request asks for the same thing as the first, for the same TTL or a shorter one. The wait of
+// the second must also end less than ReuseFor after that of the first.
 func sameAsk(before, now Canonical) bool {
 	then, err := before.Shown()
 	asked, errToo := now.Shown()

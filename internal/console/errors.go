@@ -63,7 +63,7 @@ var troubles = []trouble{
 	{broker.ErrNotRemembered, "invalid_request", http.StatusUnprocessableEntity, "Approval cannot cover the task", "The scope does not allow an approval to cover later requests of the task. Your vote was not counted.", "Vote on this request alone."},
 	{broker.ErrNoNote, "invalid_request", http.StatusUnprocessableEntity, "Note required", "A break-glass approval requires a reason. Your vote was not counted.", "Go back and write the reason in the note."},
 	{broker.ErrConcurrentChange, "ledger_unavailable", http.StatusServiceUnavailable, "Concurrent votes", "Other votes changed the request each time your vote was about to be recorded. Your vote was not counted.", "Try again in a few seconds."},
-	{broker.ErrCrowded, "rate_limited", http.StatusTooManyRequests, "Too many live pages", "You have too many pages with live updates open, or all users of this replica together have.", "Close other pages and reload this one."},
+	{broker.ErrCrowded, "rate_limited", http.StatusTooManyRequests, "Too many live pages", "You, or all users of this replica together, have too many pages with live updates open.", "Close other pages and reload this one."},
 	{errTyped, "invalid_request", http.StatusUnprocessableEntity, "Confirmation does not match", "The name that you typed differs from the name on the page. Nothing was changed.", "Check the name and type it again."},
 	{broker.ErrNoPasskeys, "passkeys_not_configured", http.StatusForbidden, "Passkeys not configured", "This action requires a passkey, and the operator has not configured an address for passkeys.", "Contact the operator."},
 	{broker.ErrPasskey, "passkey_required", http.StatusForbidden, "Passkey signature required", "The approval must be signed by one of your current passkeys, and it was not. Your vote was not counted.", "Reload the request and approve it with your passkey. If you have none, add one."},
@@ -87,11 +87,11 @@ var troubles = []trouble{
 	{broker.ErrNotFound, "not_found", http.StatusNotFound, "Not found", "The page does not exist, or you may not see it.", "Check the address, or open one of the pages above."},
 	{audit.ErrNotYet, "not_sealed", http.StatusServiceUnavailable, "No checkpoint yet", "No signed checkpoint covers the entry yet.", "Try again in a few seconds."},
 	{broker.ErrLedgerUnavailable, "ledger_unavailable", http.StatusServiceUnavailable, "Ledger unavailable", "PostgreSQL does not respond. The console can show and change nothing without it.", "Try again in a few seconds."},
-	{broker.ErrVaultUnavailable, "vault_unavailable", http.StatusServiceUnavailable, "Vault unavailable", "Vault does not respond. If you ended a task or revoked credentials, Brevet has recorded that and completes it when Vault responds again.", "Check again in a few seconds."},
+	{broker.ErrVaultUnavailable, "vault_unavailable", http.StatusServiceUnavailable, "Vault unavailable", "Vault does not respond. If you ended a task or revoked credentials, Brevet has recorded the order and completes it when Vault responds again.", "Check again in a few seconds."},
 }
 
 var mishap = trouble{
-	nil, "internal", http.StatusInternalServerError, "Internal server error", "The console failed with an internal error, which is in the log.", "Try again. If the problem persists, contact the operator.",
+	nil, "internal", http.StatusInternalServerError, "Internal server error", "The console failed with an internal error. The log contains the error.", "Try again. If the problem persists, contact the operator.",
 }
 
 // returning is a failure with the page on which the visitor can continue.

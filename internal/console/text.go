@@ -218,7 +218,7 @@ var states = map[string]state{
 	string(broker.StatusRevoked):     {"Revoked", toneOver, ""},
 	string(broker.StatusReleased):    {"Released", toneOver, "given back by the holder"},
 	string(broker.StatusExpired):     {"Expired", toneOver, ""},
-	string(broker.StatusUsed):        {"Used", toneOver, "one-use token, used up"},
+	string(broker.StatusUsed):        {"Used", toneOver, "single-use token, used up"},
 
 	"allow": {"Allowed", toneGood, ""},
 	"deny":  {"Denied", toneBad, ""},

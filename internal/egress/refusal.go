@@ -50,10 +50,10 @@ var words = map[openapi.ProblemCode]struct {
 	codeTooLarge:    {http.StatusRequestEntityTooLarge, "Body too large", "The body is larger than the gateway allows."},
 	codeCaller:      {http.StatusForbidden, "Unknown sandbox", "The gateway cannot identify the calling sandbox, or does not serve it. The call was not sent."},
 	codeUnavailable: {http.StatusServiceUnavailable, "Brevet unavailable", "The gateway cannot check now whether the call is allowed. The call was not sent. Try again."},
-	codeUnfit:       {http.StatusBadGateway, "Unsuitable credential", "The gateway cannot send this credential as the egress rule says: a member is missing or has an unsuitable value, or the host does not ask for a client certificate. The call was not sent. An admin must correct the catalogue."},
+	codeUnfit:       {http.StatusBadGateway, "Unsuitable credential", "The gateway cannot send this credential as the egress rule says: a member of the credential is missing or has an unsuitable value, or the host does not ask for a client certificate. The call was not sent. An admin must correct the catalogue."},
 	codeUpstream:    {http.StatusBadGateway, "No response from the host", "The gateway received no response from the host, or none that it can pass on. The member 'explanation' names the cause if the gateway knows it."},
 	codeEnded:       {http.StatusForbidden, "Credential ended", "The task ended, or the credential was revoked or expired, during the call."},
-	codeSigned:      {http.StatusBadRequest, "Call signed by the sandbox", "The sandbox signed a part of the call itself, and the gateway cannot replace that signature. The call was not sent. The member 'explanation' says what to change."},
+	codeSigned:      {http.StatusBadRequest, "Call signed by the sandbox", "The sandbox itself signed a part of the call, and the gateway cannot replace that signature. The call was not sent. The member 'explanation' says what to change."},
 }
 
 // refusal is the error for a call that is not forwarded. The sandbox sees it as a problem document.

@@ -47,7 +47,7 @@ func readForm(w http.ResponseWriter, r *http.Request) (form, error) {
 	for name, given := range values {
 		switch {
 		case len(given) > 1 && slices.Contains(repeatable, name):
-			return nil, &requestError{kind: errInvalid, field: name, detail: name, oauth: OAuthInvalidTarget, why: "A token has exactly one audience."}
+			return nil, &requestError{kind: errInvalid, field: name, detail: name, oauth: OAuthInvalidTarget, why: "must be sent only once: a token has exactly one audience"}
 		case len(given) > 1:
 			return nil, badForm("form_repeated")
 		case !utf8.ValidString(name+given[0]) || strings.ContainsRune(given[0], 0):
@@ -70,7 +70,7 @@ func (s *Server) client(r *http.Request, f form) (attest.Identity, error) {
 	shared = shared || len(r.Header.Values("Authorization")) > 0
 	switch {
 	case svid && assertion+typed != "", shared && (svid || assertion+typed != ""):
-		return nobody, &requestError{kind: errInvalid, field: "client_assertion", detail: "client_twice", why: "Use exactly one client authentication method."}
+		return nobody, &requestError{kind: errInvalid, field: "client_assertion", detail: "client_twice", why: "excludes every other client authentication method: use exactly one method"}
 	case shared:
 		return nobody, badClient("client_method")
 	case !svid && assertion != "" && typed != string(AssertionJWTSPIFFE) && typed != string(AssertionJWTBearer):

@@ -152,7 +152,7 @@ func readDetails(f form) (authorizationDetail, error) {
 	case all[0].Type == "":
 		return authorizationDetail{}, badDetails("must have a type, the name of a scope")
 	case all[0].Actions != nil && len(all[0].Actions) != 1, all[0].Locations != nil && len(all[0].Locations) != 1:
-		return authorizationDetail{}, badDetails("must have exactly one element in actions, and in locations, if they are present")
+		return authorizationDetail{}, badDetails("must have exactly one element in actions and exactly one in locations, if these members are present")
 	}
 	return all[0], nil
 }
@@ -178,7 +178,7 @@ func unexpected(err error, f form) error {
 	case !ok:
 		return err
 	case found.Field == broker.UnexpectedKind:
-		return badMember("scope", OAuthInvalidScope, "issues credentials of another kind than access tokens: request them at POST /v1/tokens")
+		return badMember("scope", OAuthInvalidScope, "issues no access tokens, but another kind of credential: request it at POST /v1/tokens")
 	case found.Field == broker.UnexpectedAudience && f["resource"]+f["audience"] != "":
 		return badMember("audience", OAuthInvalidTarget, "differs from the audience of the scope")
 	}

@@ -1,8 +1,9 @@
 // Package tokencache answers from memory whether a token is in force. It holds what Postgres answered about tokens, and what
-// has ended since. Its owner asks Postgres, reads what ends tokens, and takes the leases.
+// has ended since. The owner of a cache asks Postgres, reads the ledger entries that end tokens, and takes leases. A lease
+// allows the cache to answer for a short time.
 //
-// The package must never answer without a lease, and never that a token is in force after it was told of something that ends
-// the token. It does no I/O.
+// The package must never answer without a lease. Once it was told of something that ends a token, it must never answer that the
+// token is in force. It does no I/O.
 package tokencache
 
 import (
@@ -17,7 +18,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// LeaseTime is how long a replica answers from its cache by one lease.
+// LeaseTime is how long a replica may answer from its cache after it has taken a lease.
 const LeaseTime = 400 * time.Millisecond
 
 const (
@@ -27,7 +28,7 @@ const (
 	maxCached, maxMarks = 1 << 16, 100
 	// endings is the number of marks for what has ended. It is a power of two, and each mark takes eight bytes.
 	endings = 1 << 17
-	// kindOutcome begins the kinds of entries that record the outcome of one issuance.
+	// kindOutcome is the prefix of the kinds of entries that record the outcome of one issuance.
 	kindOutcome = "issuance."
 )
 
@@ -36,8 +37,9 @@ const (
 type Cache struct {
 	now       func() time.Time
 	standings standings
-	// A mark is the position after the last entry that ended something. Several names share one mark, so the replica looks
-	// up more tokens again than have ended. Outsiders cannot predict which.
+	// A mark is the position after the last entry that ended something. A hash assigns a mark to each thing that can end, so
+	// several things share one mark. The replica therefore also asks Postgres again about some tokens that have not ended.
+	// Outsiders cannot predict which, because the hash has a random seed.
 	marks [endings]atomic.Int64
 	seed  maphash.Seed
 	// cleared is the position after the last entry whose effect is unknown. States from before it are not used.
@@ -87,7 +89,7 @@ func (c *Cache) SetLease(l Lease) { c.lease.Store(&l) }
 // Used reports whether a state was looked up since the last call of Used.
 func (c *Cache) Used() bool { return c.used.Swap(false) }
 
-// Clear makes the cache use no state from before the ledger had a size.
+// Clear makes the cache use no state from a time when the ledger was smaller than size.
 func (c *Cache) Clear(size int64) { c.cleared.Store(size) }
 
 // State returns the token's state if the cache shows that the token is active. If ok is false, the caller must ask
@@ -118,8 +120,8 @@ func elapsed(from, to time.Time) time.Duration {
 	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
 }
 
-// Keep caches an active token, unless its end could have too many marks. at is the size of the ledger when Postgres answered,
-// and asked the time before that. The chain begins with the token, and continues with the tokens that it was exchanged from.
+// Keep caches an active token, unless the token has too many marks. at is the size of the ledger when Postgres answered, and
+// asked is the time before that. The chain begins with the token, and continues with the tokens that it was exchanged from.
 func (c *Cache) Keep(id string, claims [32]byte, at int64, asked time.Time, chain []Link) {
 	t := state{claims: claims, at: at, asked: asked, left: chain[0].Left}
 	for _, l := range chain {
@@ -135,9 +137,9 @@ func (c *Cache) Keep(id string, claims [32]byte, at int64, asked time.Time, chai
 	c.standings.put(id, t)
 }
 
-// Ended caches that a token is not active, by an answer at a size of the ledger. A caller that asked Postgres earlier, and gets
-// its answer later, must not cache the token as active. A state that was cached before must not be used while the entry
-// that ended the token is still unread.
+// Ended caches that Postgres reported a token as not active when the size of the ledger was at. This prevents two errors. If
+// another caller asked Postgres earlier but gets its answer later, it cannot cache the token as active again. And until the
+// replica has read the entry that ended the token, the cache does not use an older state of the token.
 func (c *Cache) Ended(id string, at int64) { c.standings.put(id, state{at: at}) }
 
 // mark returns the place of the mark for the end of something.
@@ -181,7 +183,7 @@ func (k *standings) get(id string) (state, bool) {
 	return t, ok
 }
 
-// put caches a token's state, unless it holds a later answer of Postgres.
+// put caches a token's state, unless the cache already holds a later answer of Postgres about the token.
 func (k *standings) put(id string, t state) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
