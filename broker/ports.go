@@ -74,7 +74,7 @@ type Tokens interface {
 	Alive(ctx context.Context, id string) (bool, error)
 	// Cached answers TokenState from memory, for active tokens only. Otherwise ok is false: this replica does not know that the
 	// token is active, or it holds no lease and may not know yet that the token has ended.
-	Cached(id string, claims [32]byte) (pending TokenState, ok bool)
+	Cached(id string, claims [32]byte) (state TokenState, ok bool)
 	// WaitForReplicas returns when no replica relies on cached state from before the call. Every replica then honors the ends and
 	// the catalogue that were committed before the call. This takes some milliseconds, half a second if a replica does not
 	// respond, and two seconds at most. It does not stop when ctx ends.

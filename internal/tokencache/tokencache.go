@@ -128,7 +128,7 @@ func (c *Cache) Keep(id string, claims [32]byte, at int64, asked time.Time, chai
 		t.left = min(t.left, l.Left)
 		t.marks = append(t.marks, c.mark("issuance", l.ID.String()), c.mark("task", l.SPIFFEID, l.Task))
 		for at := l.SPIFFEID; len(at) > len("spiffe://"); at = at[:max(0, strings.LastIndexByte(at, '/'))] {
-			if len(t.marks) == maxMarks {
+			if len(t.marks) >= maxMarks {
 				return
 			}
 			t.marks = append(t.marks, c.mark("quarantine", at))
