@@ -152,8 +152,8 @@ func (b *Broker) change(ctx context.Context, head CatalogueVersion, digest strin
 	}, nil
 }
 
-// takeStep commits a step. If it applies a catalogue, takeStep waits for the replicas that decide on calls from memory. For new
-// records there is no need to wait: the ledger rejects decisions by an old catalogue.
+// takeStep commits a step. If the step applies a catalogue, takeStep waits until no replica still checks calls by an old one that
+// it remembers. For new records there is no need to wait: the ledger rejects decisions by an old catalogue.
 func (b *Broker) takeStep(ctx context.Context, step *CatalogueStep) error {
 	step.ID, step.Time = newID(), b.cfg.Now().UTC().Truncate(time.Microsecond)
 	if err := b.cfg.Catalogues.ChangeCatalogue(ctx, *step); err != nil {

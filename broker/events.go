@@ -79,8 +79,8 @@ type listeners struct {
 	joined  chan struct{} // signals a new listener, so that the next query runs at once
 }
 
-// Listen sends a person the requests that wait for them now and whose ID is greater than after, and then the changes. It reports
-// the same requests as Waiting. It returns ErrCrowded if this replica, or this person, has too many listeners.
+// Listen first sends a person the requests that wait for them now, if the ID is greater than the parameter after. Then it sends the
+// changes. It reports the same requests as Waiting. It returns ErrCrowded if this replica, or this person, has too many listeners.
 func (b *Broker) Listen(ctx context.Context, who people.Person, after string) (*Listener, error) {
 	ls := &b.listeners
 	leave, err := ls.places.Enter(who.ID())

@@ -330,8 +330,8 @@ type Query struct {
 	Limit                                        int // the page size, 1 to 500
 	// Before continues a listing: only records with smaller indexes follow. Zero starts at the newest record.
 	Before int64
-	// From, if not zero, reads the preceding page. Of the records with indexes of at least From, this page holds those with the
-	// smallest indexes. It is still newest first.
+	// From, if not zero, reads the preceding page: the oldest records with an index of at least From. The newest of them still
+	// comes first.
 	From int64
 }
 

@@ -248,7 +248,8 @@ func (p Policy) signed(v Vote, r *Request) error {
 	return nil
 }
 
-// signedBefore is the variant of signed for a vote on an earlier request for the same thing, if that vote covers the task.
+// signedBefore is signed for a request that reuses the approval of an earlier one. It checks the signature of the voter's earlier
+// approval, which must cover the task and be for the same thing.
 func (p Policy) signedBefore(v Vote, r *Request) error {
 	first := r.Reused
 	if first == nil || first.ID != r.Reuses || first.Reuses != "" || !sameAsk(first.Canonical, r.Canonical) {

@@ -75,7 +75,7 @@ func (r *refusal) Error() string {
 
 func (r *refusal) Unwrap() error { return r.cause }
 
-// unavailable returns a refusal for an error without a response from Brevet. A refusal by Brevet itself stays unchanged.
+// unavailable returns a refusal that says that Brevet did not respond. If err is Brevet's own refusal, it returns err.
 func unavailable(err error) error {
 	if is[*client.Problem](err) {
 		return err

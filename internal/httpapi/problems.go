@@ -59,7 +59,7 @@ type requestError struct {
 	kind               error
 	field, why, detail string
 	oauth              OAuthErrorCode // the OAuth error code, if it differs from that of kind
-	unsigned           bool           // the call has nothing that Brevet signed, or was refused before that was checked
+	unsigned           bool           // no token signed by Brevet was found, or the call was refused before Brevet looked for one
 	tell               func(*Problem) // adds to the problem what else the caller learns, or nil
 }
 

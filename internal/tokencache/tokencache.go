@@ -37,12 +37,13 @@ const (
 type Cache struct {
 	now       func() time.Time
 	standings standings
-	// A mark is the position after the last entry that ended something. A hash assigns a mark to each thing that can end, so
-	// several things share one mark. The replica therefore also asks Postgres again about some tokens that have not ended.
-	// Outsiders cannot predict which, because the hash has a random seed.
+	// A mark is the size of the ledger after the last entry that ended something. A hash assigns a mark to each thing that can
+	// end, so several things share one mark. The replica therefore also asks Postgres again about some tokens that have not
+	// ended. Outsiders cannot predict which, because the hash has a random seed.
 	marks [endings]atomic.Int64
 	seed  maphash.Seed
-	// cleared is the position after the last entry whose effect is unknown. States from before it are not used.
+	// cleared is a size of the ledger: the cache uses no state from a time when the ledger was smaller. Clear sets it. So does an
+	// entry whose effect is unknown, to the size after that entry.
 	cleared atomic.Int64
 	lease   atomic.Pointer[Lease]
 	used    atomic.Bool // since the last call of Used
@@ -98,7 +99,7 @@ func (c *Cache) State(id string, claims [32]byte) (s broker.TokenState, ok bool)
 	if !c.used.Load() {
 		c.used.Store(true)
 	}
-	lease := c.lease.Load() // load it before the marks, which then include everything that the lease covers
+	lease := c.lease.Load() // load it first: the marks already include everything that ended before this lease was taken
 	t, known := c.standings.get(id)
 	if lease == nil || !known || t.claims != claims || c.endedSince(t) {
 		return s, false
