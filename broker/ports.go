@@ -77,7 +77,7 @@ type Tokens interface {
 	Cached(id string, claims [32]byte) (state TokenState, ok bool)
 	// WaitForReplicas returns when no replica relies on cached state from before the call. Every replica then honors the ends and
 	// the catalogue that were committed before the call. This takes some milliseconds, half a second if a replica does not
-	// respond, and two seconds at most. It does not stop when ctx ends.
+	// respond, and some seconds at most. It does not stop when ctx ends.
 	WaitForReplicas(ctx context.Context)
 	// EndedIn returns the indexes of the ended tokens in a status list, in ascending order. Tokens stay in a list until one minute
 	// after they expire. EndedIn returns ErrNotFound if the list holds no tokens.

@@ -123,7 +123,7 @@ func TestCachedTokenEndsWithItsTask(t *testing.T) {
 	remember(t, other, rec)
 	ends := time.Now().Add(4 * time.Second)
 	announce(t, one, taskEnd(sandbox, "task-1", ends))
-	one.WaitForReplicas(t.Context()) // at most two seconds
+	one.WaitForReplicas(t.Context()) // some seconds at most
 	remember(t, other, rec)
 	time.Sleep(time.Until(ends) + time.Millisecond)
 	if remembers(other, rec) {
