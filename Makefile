@@ -95,6 +95,10 @@ hostile: ready ## Send the hostile inputs H1 to H107 to two replicas (minutes)
 	$(GO) test -c -o bin/hostile.test ./tests/hostile
 	cd tests/hostile && ../../bin/hostile.test -test.timeout 45m
 
+.PHONY: neighbours
+neighbours: ready ## Let one tenant be loud in many ways, and measure what others wait (five minutes)
+	$(GO) test -json -count=1 -timeout 20m ./tests/neighbours | awk -f tools/count.awk
+
 .PHONY: canary
 canary: ready ## Search logs, files, traces, metrics and the database for leaked secrets (a minute)
 	$(GO) test -json -count=1 ./tests/canary | awk -f tools/count.awk

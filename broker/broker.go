@@ -18,6 +18,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/internal/ratelimit"
 	"github.com/brevet-dev/brevet/scopes"
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 )
 
@@ -50,6 +51,8 @@ type Config struct {
 	Issuer string
 	Now    func() time.Time
 	Log    *slog.Logger
+	// Attempts bounds what the record keeps of calls that issue nothing. Zero fields have the default.
+	Attempts AttemptBudget
 	// OnUnrevoked, if not nil, receives from the sweeper the number of credentials that should be dead but may not be.
 	OnUnrevoked func(n int)
 }
@@ -57,13 +60,16 @@ type Config struct {
 // Broker answers requests. It is safe for concurrent use.
 type Broker struct {
 	cfg Config
-	// refusals samples the refusals to record. Authenticated callers, gateways and all others are sampled separately: a flood of
-	// unauthenticated calls must not hide the other refusals. unsigned samples calls that gateways pass on without a token signed
-	// by Brevet, separately for each Detail.
+	// attempts bounds what is recorded of calls by authenticated callers that issue nothing. refusals samples refusals of other
+	// callers: gateways and strangers separately. unsigned samples calls that gateways pass on without a token signed by Brevet,
+	// separately for each Detail.
+	attempts           *ratelimit.Budget
 	refusals, unsigned *ratelimit.Sampler
 	// dpopProofs and dpopProofsPerSandbox bound what the replay cache has to remember.
-	dpopProofs           *rate.Limiter
-	dpopProofsPerSandbox *ratelimit.Limiter
+	dpopProofs                                *rate.Limiter
+	dpopProofsPerDomain, dpopProofsPerSandbox *ratelimit.Limiter
+	// taskEnds merges equal calls of EndTask.
+	taskEnds singleflight.Group
 	// renewals are the renewals that outlive their requests.
 	renewals sync.WaitGroup
 	// waiters wait for decisions by people. watchers are the goroutines that poll the store for decisions and for waiting requests.
@@ -72,7 +78,7 @@ type Broker struct {
 	inForce  catalogueInForce
 	// listeners are notified of requests that wait for approval.
 	listeners listeners
-	followers *ratelimit.Semaphore // callers that follow the record
+	followers *ratelimit.FairSemaphore // callers that follow the record
 	// places assigns places in status lists to new tokens. lists caches the signed lists.
 	places places
 	lists  lists
@@ -93,11 +99,13 @@ func New(cfg Config) (*Broker, error) {
 	cfg.ApprovalPolicy.Site = cfg.RelyingParty
 	return &Broker{
 		cfg:      cfg,
-		refusals: ratelimit.NewSampler(refusalsPerSecond), unsigned: ratelimit.NewSampler(unsignedPerSecond),
+		attempts: cfg.Attempts.budget(),
+		refusals: ratelimit.NewSampler(refusalsPerSecond, refusalsPerDay), unsigned: ratelimit.NewSampler(unsignedPerSecond, refusalsPerDay),
 		dpopProofs:           rate.NewLimiter(dpopProofsPerSecond, dpopProofsPerSecond),
+		dpopProofsPerDomain:  ratelimit.New(dpopProofsPerSecond/2, dpopProofsPerSecond/2),
 		dpopProofsPerSandbox: ratelimit.New(dpopProofsOfOne, dpopProofsOfOne),
-		waiters:              waiters{places: ratelimit.NewSemaphore(maxWaiting, maxWaitingEach), byRequest: map[string]*waiter{}},
-		followers:            ratelimit.NewSemaphore(maxFollowing, maxListeningEach),
+		waiters:              waiters{places: ratelimit.NewFairSemaphore(maxWaiting, maxWaitingEach), byRequest: map[string]*waiter{}},
+		followers:            ratelimit.NewFairSemaphore(maxFollowing, maxListeningEach),
 		listeners: listeners{
 			places: ratelimit.NewSemaphore(maxListening, maxListeningEach), present: map[*Listener]bool{}, joined: make(chan struct{}, 1),
 		},

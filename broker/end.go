@@ -255,14 +255,36 @@ func (b *Broker) Release(ctx context.Context, who attest.Identity, id string) (R
 }
 
 // EndTask ends a task, now or later. Then no credential is issued for the task any more, and its credentials are ended. EndTask
-// may be called again.
+// may be called again: the record keeps only a command that ends the task sooner. Equal calls at the same time share one result,
+// so that a sandbox that repeats them takes no more than one call does.
 func (b *Broker) EndTask(ctx context.Context, end TaskEnd) (Receipt, error) {
+	key := fmt.Sprintf("%q %q %d", end.SPIFFEID, end.Task, end.At.UnixNano())
+	receipt, err, _ := b.taskEnds.Do(key, func() (any, error) { return b.endTask(ctx, end) })
+	return receipt.(Receipt), err //nolint:forcetypeassert // endTask returns one
+}
+
+func (b *Broker) endTask(ctx context.Context, end TaskEnd) (Receipt, error) {
 	cmd := b.command(CommandTaskEnd, &end.Actor, Selector{SPIFFEID: end.SPIFFEID, Task: end.Task}, end.Reason)
+	by := end.At
 	if cmd.At = end.At; !cmd.At.After(cmd.Time) {
-		cmd.At = cmd.Time
+		cmd.At, by = cmd.Time, time.Time{}
 	}
-	if err := b.cfg.Live.Announce(ctx, cmd); err != nil {
-		return Receipt{}, fmt.Errorf("recording the end of a task: %w", err)
+	task := Task{SPIFFEID: end.SPIFFEID, Task: end.Task}
+	for {
+		earlier, err := b.cfg.Live.TaskEnded(ctx, task, by)
+		if err == nil {
+			cmd.ID = earlier
+			break
+		}
+		if !errors.Is(err, ErrNotFound) {
+			return Receipt{}, err
+		}
+		if err = b.cfg.Live.Announce(ctx, cmd); err == nil {
+			break
+		}
+		if !errors.Is(err, ErrNotFound) || ctx.Err() != nil { // else another replica has just ended the task
+			return Receipt{}, fmt.Errorf("recording the end of a task: %w", err)
+		}
 	}
 	if cmd.At.After(cmd.Time) {
 		b.cfg.Tokens.WaitForReplicas(ctx)
@@ -272,7 +294,7 @@ func (b *Broker) EndTask(ctx context.Context, end TaskEnd) (Receipt, error) {
 	if err != nil {
 		return receipt, err
 	}
-	if err := b.withdrawOfEndedTasks(ctx, Task{SPIFFEID: end.SPIFFEID, Task: end.Task}); err != nil {
+	if err := b.withdrawOfEndedTasks(ctx, task); err != nil {
 		b.cfg.Log.WarnContext(ctx, "requests of an ended task left to the sweeper", "error", err)
 	}
 	return receipt, nil

@@ -270,12 +270,12 @@ const (
 	// awaitEvery is the interval between queries for decisions. One query serves all waiters of a replica.
 	awaitEvery = 250 * time.Millisecond
 	// maxWaiting limits the waiters on a replica, and maxWaitingEach those of one sandbox.
-	maxWaiting, maxWaitingEach = 10_000, 16
+	maxWaiting, maxWaitingEach = 20_000, 16
 )
 
 // waiters are the callers on this replica that wait for decisions.
 type waiters struct {
-	places    *ratelimit.Semaphore
+	places    *ratelimit.FairSemaphore
 	mu        sync.Mutex
 	byRequest map[string]*waiter
 	watched   bool
@@ -290,7 +290,7 @@ type waiter struct {
 // callers wait already. self is the caller.
 func (b *Broker) Await(ctx context.Context, request, self string) bool {
 	ws := &b.waiters
-	leave, err := ws.places.Enter(self)
+	leave, err := ws.places.Enter(tenantOf(self), self)
 	if err != nil {
 		return false
 	}
@@ -353,7 +353,7 @@ func (b *Broker) watch(ctx context.Context) {
 
 // maxFollowing is how many followers a replica has at most, and maxListeningEach how many of them may be the same caller. Each
 // follower queries the store about once a second.
-const maxFollowing = 100
+const maxFollowing = 200
 
 // Changes are records that have begun or changed, in the order of their latest change. Each appears once, in its current state.
 type Changes struct {
@@ -366,7 +366,7 @@ type Changes struct {
 // Follow reserves a place for a caller that polls Changes, until it calls leave. It returns ErrCrowded if there are too many
 // followers, or too many by this caller.
 func (b *Broker) Follow(who string) (leave func(), err error) {
-	if leave, err = b.followers.Enter(who); err != nil {
+	if leave, err = b.followers.Enter(tenantOf(who), who); err != nil {
 		return nil, ErrCrowded
 	}
 	return leave, nil

@@ -36,7 +36,7 @@ var (
 
 // Result is what became of a request.
 type Result struct {
-	// Record is the record in the ledger. Its ID is empty if Earlier is set.
+	// Record is the record in the ledger. Its ID is empty if Earlier is set, and if a denial was only counted (AttemptBudget).
 	Record Record
 	// Credential is set only if the status of Record is StatusIssued.
 	Credential *Credential
@@ -99,6 +99,10 @@ func (b *Broker) begin(
 		catalogue := b.catalogue()
 		if rec, key, err = decide(catalogue, b.cfg.Now()); err != nil {
 			return Record{}, Key{}, nil, err
+		}
+		if rec.Decision.Outcome == scopes.Deny && !b.mayRecord(rec.Subject) {
+			rec.ID = "" // counted, and not recorded
+			return rec, Key{}, nil, nil
 		}
 		if earlier, err = b.cfg.Ledger.Begin(ctx, rec); err == nil {
 			return rec, key, earlier, nil
@@ -181,7 +185,9 @@ func (b *Broker) turnAway(ctx context.Context, who attest.Identity, rec Record, 
 	if err != nil {
 		return Record{}, fmt.Errorf("recording the decision: %w", err)
 	}
-	if _, err := b.cfg.Ledger.Begin(ctx, denial); err != nil {
+	if !b.mayRecord(denial.Subject) {
+		denial.ID = "" // counted, and not recorded
+	} else if _, err := b.cfg.Ledger.Begin(ctx, denial); err != nil {
 		return Record{}, fmt.Errorf("recording a denial: %w", err)
 	}
 	var limited *Limited

@@ -71,6 +71,10 @@ func (p *tape) Deadlines(context.Context, int) ([]broker.Task, error) {
 	return tasks, nil
 }
 
+func (p *tape) TaskEnded(context.Context, broker.Task, time.Time) (string, error) {
+	return "", broker.ErrNotFound
+}
+
 func (p *tape) RequestsOfEndedTasks(context.Context, broker.Task, int) ([]broker.EndedTaskRequest, error) {
 	return nil, nil
 }

@@ -58,6 +58,9 @@ type LiveCredentials interface {
 	Overdue(ctx context.Context, due Overdue) ([]LiveCredential, error)
 	// Deadlines returns up to limit tasks whose deadline has passed by the store's clock, and which no Command has ended yet.
 	Deadlines(ctx context.Context, limit int) ([]Task, error)
+	// TaskEnded returns the ID of the command that has ended a task or, unless by is zero, that ends it by then. It returns
+	// ErrNotFound if there is none.
+	TaskEnded(ctx context.Context, task Task, by time.Time) (command string, err error)
 	// RequestsOfEndedTasks returns up to limit requests that still wait for approval or redemption although their task has ended:
 	// those of one task, or of all tasks if task is the zero value.
 	RequestsOfEndedTasks(ctx context.Context, task Task, limit int) ([]EndedTaskRequest, error)

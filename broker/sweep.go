@@ -102,7 +102,7 @@ func (s *sweeper) closeTasks(ctx context.Context) error {
 	for _, t := range tasks {
 		cmd := s.command(CommandTaskEnd, nil, Selector{SPIFFEID: t.SPIFFEID, Task: t.Task}, "")
 		cmd.At = cmd.Time
-		if err := s.cfg.Live.Announce(ctx, cmd); err != nil {
+		if err := s.cfg.Live.Announce(ctx, cmd); err != nil && !errors.Is(err, ErrNotFound) { // ErrNotFound: somebody has just ended it
 			return err
 		}
 		e := ending{cause: CauseTaskEnded, term: s.term}

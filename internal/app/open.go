@@ -246,6 +246,7 @@ func (s *service) openBroker(ctx context.Context) error {
 	warnUnsignable(ctx, s.Log, site, s.catalogue)
 	s.background(ctx, func(ctx context.Context) error { return s.core.Sweep(ctx, s.book) })
 	s.background(ctx, s.core.FollowCatalogue)
+	s.background(ctx, s.core.RecordCounts)
 	return nil
 }
 

@@ -65,6 +65,11 @@ func (s *Server) ReleaseIssuance(w http.ResponseWriter, r *http.Request, id ID) 
 		if err := s.rules.checkID(r, who, id); err != nil {
 			return broker.Receipt{}, err
 		}
+		leave, err := enter(s.ending, holder)
+		if err != nil {
+			return broker.Receipt{}, err
+		}
+		defer leave()
 		ctx, cancel := uncancelled(r.Context())
 		defer cancel()
 		receipt, err := s.cfg.Broker.Release(ctx, holder, id)
@@ -95,6 +100,13 @@ func (s *Server) EndTask(w http.ResponseWriter, r *http.Request, task Task) {
 		}
 		if ask.At.After(s.cfg.Now().Add(furthestEnd)) {
 			return receipt, invalid("at")
+		}
+		if ok && owner == self.ID().String() {
+			leave, err := enter(s.ending, self)
+			if err != nil {
+				return receipt, err
+			}
+			defer leave()
 		}
 		ctx, cancel := uncancelled(r.Context())
 		defer cancel()

@@ -51,4 +51,4 @@ func Operations() ([]string, error) {
 }
 
 // MakeAtOnce sets how many credentials are issued at once in total and for one sandbox.
-func (s *Server) MakeAtOnce(most, each int) { s.issuing = ratelimit.NewSemaphore(most, each) }
+func (s *Server) MakeAtOnce(most, each int) { s.issuing = ratelimit.NewFairSemaphore(most, each) }

@@ -42,6 +42,8 @@ const (
 	// before any decision. Revocations, votes, introspection and checks do not count, so that no number of requests can keep a
 	// credential alive.
 	issuedAtOnce = 64
+	// endedAtOnce is the same for calls of sandboxes that release a credential, end a task or withdraw a request.
+	endedAtOnce = 32
 	// A person makes a few calls for each page, and more at once to decide on many requests. A caller beyond these limits is a
 	// program (H95).
 	callsPerSecond, callsAtOnce = 20, 200
@@ -115,9 +117,10 @@ type Server struct {
 	// pace limits the calls of people, polls the polling for approvals, offers the listing of scopes, and reports the reporting
 	// of uses.
 	pace, polls, offers, reports *ratelimit.Limiter
-	// issuing bounds how many credentials are issued at once.
-	issuing *ratelimit.Semaphore
-	ownKeys atomic.Pointer[ownKeys]
+	// issuing bounds how many credentials are issued at once, and ending how many calls of sandboxes end something at once: by trust
+	// domain and sandbox.
+	issuing, ending *ratelimit.FairSemaphore
+	ownKeys         atomic.Pointer[ownKeys]
 	// bootstrapOver is set once the bootstrap has ended, so that this replica does not ask the store again.
 	bootstrapOver atomic.Bool
 	// leaving is set when this replica is about to shut down. It still takes calls.
@@ -144,7 +147,8 @@ func New(cfg Config) (*Server, error) {
 		polls:   ratelimit.New(pollsPerSecond, 1),
 		offers:  ratelimit.New(offersPerSecond, offersAtOnce),
 		reports: ratelimit.New(reportsPerSecond, reportsAtOnce),
-		issuing: ratelimit.NewSemaphore(issuedAtOnce*max(2, runtime.GOMAXPROCS(0)), issuedAtOnce),
+		issuing: ratelimit.NewFairSemaphore(2*issuedAtOnce*max(2, runtime.GOMAXPROCS(0)), issuedAtOnce),
+		ending:  ratelimit.NewFairSemaphore(2*endedAtOnce*max(2, runtime.GOMAXPROCS(0)), endedAtOnce),
 	}
 	for _, rs := range cfg.ResourceServers {
 		s.audiences[rs.ID] = append(s.audiences[rs.ID], rs.Audiences...)

@@ -76,8 +76,10 @@ func (s *Server) IssueToken(w http.ResponseWriter, r *http.Request, _ IssueToken
 
 // enter takes a place among the credentials that are issued at once. The caller must call leave to free it; more calls of leave
 // do nothing.
-func (s *Server) enter(who attest.Identity) (leave func(), err error) {
-	leave, err = s.issuing.Enter(who.ID().String())
+func (s *Server) enter(who attest.Identity) (leave func(), err error) { return enter(s.issuing, who) }
+
+func enter(places *ratelimit.FairSemaphore, who attest.Identity) (leave func(), err error) {
+	leave, err = places.Enter(who.ID().TrustDomain().Name(), who.ID().String())
 	switch {
 	case errors.Is(err, ratelimit.ErrKeyBusy):
 		return nil, &requestError{kind: errTooMany, detail: "lane"}
@@ -294,6 +296,11 @@ func (s *Server) WithdrawRequest(w http.ResponseWriter, r *http.Request, id ID) 
 		if err := s.rules.checkID(r, who, id); err != nil {
 			return err
 		}
+		leave, err := enter(s.ending, who)
+		if err != nil {
+			return err
+		}
+		defer leave()
 		if err := s.cfg.Broker.Withdraw(r.Context(), who, id); err != nil {
 			return notFound(err, "id")
 		}

@@ -43,6 +43,10 @@ WITH locked AS MATERIALIZED (
 	SELECT *, count(*) FILTER (WHERE accepted) OVER (ORDER BY n) - 1 AS place
 	FROM (
 		SELECT item.*, CASE
+			WHEN kind = 'task.end' THEN NOT EXISTS (
+				SELECT FROM task_ends AS t
+				WHERE t.spiffe_id = doc #>> '{target,spiffe_id}' AND t.task = doc #>> '{target,task}'
+					AND (t.ended OR (doc ->> 'at')::timestamptz > time AND t.ends_at <= (doc ->> 'at')::timestamptz))
 			WHEN kind = 'quarantine.remove' THEN n IN (SELECT n FROM lifted)
 			WHEN kind LIKE 'approval.%' THEN n IN (SELECT n FROM moved)
 			WHEN kind = 'passkey.registered' THEN may_register(doc #>> '{actor,id}', doc ->> 'credential', doc ->> 'digest')
@@ -63,7 +67,7 @@ WITH locked AS MATERIALIZED (
 	SELECT doc #>> '{target,spiffe_id}', doc #>> '{target,task}', coalesce((doc ->> 'at')::timestamptz, time),
 		coalesce((doc ->> 'at')::timestamptz <= time, true), time, id, head.base + place
 	FROM judged, head
-	WHERE kind = 'task.end'
+	WHERE kind = 'task.end' AND accepted
 	ON CONFLICT (spiffe_id, task) DO UPDATE
 	SET ends_at = least(t.ends_at, excluded.ends_at), ended = t.ended OR excluded.ended,
 		since = excluded.since, command = excluded.command, entry_index = excluded.entry_index
@@ -147,14 +151,16 @@ type targetBody struct {
 }
 
 // Announce implements [broker.LiveCredentials]. If a task gets two ends, it ends at the earlier time. A quarantine that is
-// already in force stays as it is. The second command is recorded in both cases. Announce returns broker.ErrNotFound if a
-// quarantine to lift is not in force, or was not added by the named command.
+// already in force stays as it is, and the second command is recorded. Announce returns broker.ErrNotFound if a task has ended
+// already or ends sooner, and if a quarantine to lift is not in force or was not added by the named command.
 func (l *Ledger) Announce(ctx context.Context, cmd broker.Command) error {
 	e, err := newEntry(cmd.Kind, cmd.ID, cmd.Time)
 	if err != nil {
 		return err
 	}
 	e.command = true
+	// The end of a sandbox's own task, or of one whose deadline has passed, is not urgent.
+	e.urgent = cmd.Actor != nil && cmd.Actor.ID() != cmd.Target.SPIFFEID
 	target, at := cmd.Target, time.Time{}
 	switch cmd.Kind {
 	case broker.CommandTaskEnd:

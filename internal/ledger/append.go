@@ -71,37 +71,71 @@ func (l *Ledger) enqueue(j *job) error {
 	if l.closed {
 		return fmt.Errorf("ledger is closed: %w", broker.ErrLedgerUnavailable)
 	}
+	queue := l.queue
+	if j.entry.urgent {
+		queue = l.urgent
+	}
 	select {
-	case l.queue <- j:
+	case queue <- j:
 		return nil
 	default:
 		return fmt.Errorf("%d records are waiting: %w", maxQueue, broker.ErrLedgerUnavailable)
 	}
 }
 
-// run commits until the queue is closed and empty. Entries that are queued while a commit is in flight go into the next one.
-// So a busy ledger shares commits, and an idle one waits for nothing.
+// run commits until both queues are closed and empty. Entries that are queued while a commit is in flight go into the next one.
+// So a busy ledger shares commits, and an idle one waits for nothing. Urgent entries have batches of their own, which come first.
 func (l *Ledger) run(ctx context.Context) {
 	defer close(l.stopped)
-	for first := range l.queue {
-		// The callers of the last commit are just waking up. Let them queue their next entries first.
-		runtime.Gosched()
-		for first != nil {
-			var records, commands []*job
-			records, commands, first = l.take(first)
-			for _, batch := range [][]*job{records, commands} {
-				if len(batch) > 0 {
-					l.flush(ctx, batch)
-				}
+	var left *job // of queue: it must see the effect of the batch before
+	for urgent, queue := l.urgent, l.queue; urgent != nil || queue != nil; {
+		first, from, ok := left, queue, true
+		select {
+		case first, ok = <-urgent:
+			from = urgent
+		default:
+			if left != nil {
+				left = nil
+				break
 			}
+			select {
+			case first, ok = <-urgent:
+				from = urgent
+			case first, ok = <-queue:
+			}
+			// The callers of the last commit are just waking up. Let them queue their next entries first.
+			runtime.Gosched()
+		}
+		switch {
+		case ok && from == urgent:
+			for first != nil {
+				first = l.flushSome(ctx, first, from)
+			}
+		case ok:
+			left = l.flushSome(ctx, first, from)
+		case from == urgent:
+			urgent = nil // closed
+		default:
+			queue = nil
 		}
 	}
+}
+
+// flushSome commits a job and others of its queue. It returns the job that has to come next, if any.
+func (l *Ledger) flushSome(ctx context.Context, first *job, from <-chan *job) *job {
+	records, commands, next := take(first, from)
+	for _, batch := range [][]*job{records, commands} {
+		if len(batch) > 0 {
+			l.flush(ctx, batch)
+		}
+	}
+	return next
 }
 
 // take claims the queued jobs without waiting for more. It stops before a job that must see the effect of a job it has
 // taken, and returns that job as next. Commands come after the records: no caller has an answer yet, so any order is
 // correct.
-func (l *Ledger) take(first *job) (records, commands []*job, next *job) {
+func take(first *job, from <-chan *job) (records, commands []*job, next *job) {
 	alone := map[string]bool{}
 	for j, ok := first, true; ok; {
 		e := &j.entry
@@ -121,7 +155,7 @@ func (l *Ledger) take(first *job) (records, commands []*job, next *job) {
 			break
 		}
 		select {
-		case j, ok = <-l.queue:
+		case j, ok = <-from:
 		default:
 			ok = false
 		}

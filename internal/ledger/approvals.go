@@ -76,7 +76,7 @@ func (l *Ledger) Apply(ctx context.Context, step broker.Transition) error {
 	if err != nil {
 		return err
 	}
-	e.command, e.overtakes, e.alone = true, true, step.Request
+	e.command, e.overtakes, e.alone, e.urgent = true, true, step.Request, step.Vote != nil
 	body := stepBody{
 		Header: e.header(), Actor: actorBody{ID: step.Actor},
 		Was: string(step.Was), Votes: step.Votes, Status: string(step.Becomes), Of: step.Remembered,

@@ -38,6 +38,8 @@ type entry struct {
 	leaf tlog.Hash
 	// alone is set if a batch may hold only one entry with this value: the second must see the effect of the first.
 	alone string
+	// urgent is set if a person or an admin waits for the entry.
+	urgent bool
 	// command reports whether the entry is a command. Commands are appended in batches of commands.
 	command bool
 	// overtakes is set for a command that is refused if the state it would change is not the state it names.
@@ -384,6 +386,7 @@ func (l *Ledger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
 		return err
 	}
 	e.alone, e.term = out.ID, out.Term
+	e.urgent = out.Detail == broker.CauseRevoked || out.Detail == broker.CauseQuarantined
 	body := outcomeBody{
 		Header: e.header(), Status: string(out.Status), Detail: out.Detail,
 		Actor: out.Actor, Term: out.Term,

@@ -118,8 +118,10 @@ type Ledger struct {
 	forgotten  chan struct{} // closed when keepCache has ended
 	rounds     rounds
 
-	queue   chan *job
-	stopped chan struct{} // closed when the flusher is done
+	// urgent has the entries of people and admins: votes, quarantines, revocations. They come before those in queue, however many
+	// entries sandboxes cause.
+	urgent, queue chan *job
+	stopped       chan struct{} // closed when the flusher is done
 
 	mu     sync.RWMutex // held for reading while a job is queued, so Close never sees a job half queued
 	closed bool
@@ -146,7 +148,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	l := &Ledger{
 		log: cfg.Log, flushTimeout: cfg.FlushTimeout, onRoom: cfg.OnRoom,
 		now: cfg.Now, asked: make(chan struct{}, 1), forgotten: make(chan struct{}),
-		queue: make(chan *job, maxQueue), stopped: make(chan struct{}), crowded: make(chan struct{}, 1), roomEnded: make(chan struct{}),
+		urgent: make(chan *job, maxQueue), queue: make(chan *job, maxQueue), stopped: make(chan struct{}), crowded: make(chan struct{}, 1), roomEnded: make(chan struct{}),
 	}
 	err := l.connect(ctx, cfg)
 	if err == nil {
@@ -210,6 +212,7 @@ func (l *Ledger) Close() {
 	l.mu.Lock()
 	if !l.closed {
 		l.closed = true
+		close(l.urgent)
 		close(l.queue)
 	}
 	l.mu.Unlock()

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -182,6 +183,25 @@ func (l *Ledger) RequestsOfEndedTasks(ctx context.Context, task broker.Task, lim
 		pgx.NamedArgs{"spiffe_id": task.SPIFFEID, "task": task.Task, "limit": limit})
 	found, err := postgres.Collect(rows, err, pgx.RowToStructByPos[broker.EndedTaskRequest])
 	return found, postgres.Unavailable("listing requests of ended tasks", err)
+}
+
+// TaskEnded implements [broker.LiveCredentials].
+func (l *Ledger) TaskEnded(ctx context.Context, task broker.Task, by time.Time) (command string, err error) {
+	if record.Unmatchable(task.SPIFFEID, task.Task) {
+		return "", broker.ErrNotFound
+	}
+	args := pgx.NamedArgs{"spiffe_id": task.SPIFFEID, "task": task.Task, "by": nil}
+	if !by.IsZero() {
+		args["by"] = by
+	}
+	rows, err := l.live.Query(ctx, `
+		SELECT command::text FROM task_ends
+		WHERE spiffe_id = @spiffe_id AND task = @task AND (ended OR ends_at <= @by::timestamptz)`, args)
+	command, err = postgres.CollectOne(rows, err, pgx.RowTo[string])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", broker.ErrNotFound
+	}
+	return command, postgres.Unavailable("reading the end of a task", err)
 }
 
 // Quarantines implements [broker.LiveCredentials]. The reach of a sandbox holds only the quarantine of exactly that sandbox.

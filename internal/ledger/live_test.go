@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/ledger"
@@ -17,6 +18,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 func quarantine(id string) broker.Command {
@@ -94,9 +96,24 @@ func TestTaskEnds(t *testing.T) {
 	over("at once", time.Time{})
 	over("at its own time", start)
 	over("soon", soon)
-	over("not later", soon, soon.Add(time.Hour))
+	changesNothing := func(task string, first, second time.Time) {
+		t.Helper()
+		over(task, first)
+		before := size(t, db)
+		if err := other.Announce(t.Context(), taskEnd(sandbox, task, second)); !errors.Is(err, broker.ErrNotFound) {
+			t.Errorf("%s: got %v, want ErrNotFound", task, err)
+		}
+		if after := size(t, db); after != before {
+			t.Errorf("%s: got %d entries more, want none", task, after-before)
+		}
+		if command, err := other.TaskEnded(t.Context(), broker.Task{SPIFFEID: sandbox, Task: task}, second); err != nil || command == "" {
+			t.Errorf("%s: got %q, %v, want the first command", task, command, err)
+		}
+	}
+	changesNothing("not later", soon, soon.Add(time.Hour))
+	changesNothing("at once again", time.Time{}, time.Time{})
 	over("sooner", soon, passed)
-	over("not undone", start, soon)
+	changesNothing("not undone", start, soon)
 	over("made final", soon, start)
 	for task, at := range map[string]time.Time{"deadline has passed": passed, "deadline passed before": passed.Add(-time.Second)} {
 		cmd := taskEnd(sandbox, task, at)
@@ -104,7 +121,7 @@ func TestTaskEnds(t *testing.T) {
 		announce(t, l, cmd)
 	}
 	for task, want := range map[string]error{
-		"at once": broker.ErrTaskEnded, "at its own time": broker.ErrTaskEnded, "soon": nil, "not later": nil,
+		"at once": broker.ErrTaskEnded, "at once again": broker.ErrTaskEnded, "at its own time": broker.ErrTaskEnded, "soon": nil, "not later": nil,
 		"sooner": broker.ErrTaskEnded, "not undone": broker.ErrTaskEnded, "made final": broker.ErrTaskEnded,
 		"deadline has passed": broker.ErrTaskEnded, "deadline passed before": broker.ErrTaskEnded, "another": nil,
 	} {
@@ -534,6 +551,50 @@ func TestCommandSurvivesALostCommitResponse(t *testing.T) {
 	}
 	if got := len(db.Entries(t)); got != 7 {
 		t.Errorf("got %d entries, want 7", got)
+	}
+	db.Check(t)
+}
+
+// size returns the number of entries.
+func size(t *testing.T, db *testkit.DB) (n int64) {
+	t.Helper()
+	if err := testkit.Connect(t, db.AdminURL).QueryRow(t.Context(), `SELECT size FROM ledger_head`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestUrgentEntriesOvertake checks that an admin's command is committed before entries of sandboxes that were queued earlier.
+func TestUrgentEntriesOvertake(t *testing.T) {
+	t.Parallel()
+	db := testkit.NewDB(t)
+	l := open(t, db.BrokerURL)
+	waiting, release := hold(t, db)
+	var all sync.WaitGroup
+	all.Go(func() { begin(t, l, allowed(nil)) }) // in flight
+	waiting()
+	const ends = 20
+	for n := range ends {
+		all.Go(func() { // each needs a batch of its own, since the sandbox ends the same task
+			cmd := taskEnd(sandbox, "same", time.Now().Add(time.Duration(ends-n)*time.Hour))
+			cmd.Actor = &broker.Actor{Workload: broker.Subject{ID: spiffeid.RequireFromString(sandbox), Kind: attest.KindX509, Thumbprint: "dGh1bWI"}}
+			if err := l.Announce(t.Context(), cmd); err != nil && !errors.Is(err, broker.ErrNotFound) {
+				t.Errorf("ending a task: %v", err)
+			}
+		})
+	}
+	until(t, "the ends are queued", func() bool { return l.Queued() >= ends-1 })
+	all.Go(func() { announce(t, l, quarantine("spiffe://other.test/agents/x")) })
+	until(t, "the quarantine is queued", func() bool { return l.QueuedUrgent() == 1 })
+	release()
+	all.Wait()
+	var place, size int64
+	if err := testkit.Connect(t, db.AdminURL).QueryRow(t.Context(), `
+		SELECT (SELECT index FROM entries WHERE kind = 'quarantine.add'), size FROM ledger_head`).Scan(&place, &size); err != nil {
+		t.Fatal(err)
+	}
+	if place > 2 { // after the one in flight, and at most one that was taken with it
+		t.Errorf("the quarantine is entry %d of %d, want it right after what was in flight", place, size)
 	}
 	db.Check(t)
 }

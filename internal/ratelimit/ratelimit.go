@@ -92,10 +92,74 @@ func (s *Semaphore) Enter(key string) (leave func(), err error) {
 	}), nil
 }
 
-// Sampler lets a number of events of each kind pass each second, and counts the others. The kinds must be fixed codes, so that they are
+// FairSemaphore limits how many things are in progress at once, in total, for each group and for each key of a group. With n groups
+// in progress, each group may have one of n+1 equal shares of the total, and each of the m keys of a group one of m+1 equal shares of
+// that. So those who are alone use what others leave, and a newcomer finds a free share. It is safe for concurrent use.
+type FairSemaphore struct {
+	total, perKey int
+
+	mu     sync.Mutex
+	all    int
+	groups map[string]*fairGroup
+}
+
+type fairGroup struct {
+	all  int
+	keys map[string]int
+}
+
+// NewFairSemaphore returns a FairSemaphore for so many in total, and for at most so many of one key.
+func NewFairSemaphore(total, perKey int) *FairSemaphore {
+	return &FairSemaphore{total: total, perKey: perKey, groups: map[string]*fairGroup{}}
+}
+
+// Enter takes a place until leave is called; a second call of leave does nothing. It does not wait: the error is ErrKeyBusy if the key
+// or its group has its share, and ErrBusy if all places are taken.
+func (s *FairSemaphore) Enter(group, key string) (leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.groups[group]
+	if g == nil {
+		g = &fairGroup{keys: map[string]int{}}
+	}
+	share := max(1, s.total/(1+len(s.groups)+newcomer(s.groups, group)))
+	own := min(s.perKey, max(1, share/(1+len(g.keys)+newcomer(g.keys, key))))
+	switch {
+	case s.all >= s.total:
+		return nil, ErrBusy
+	case g.all >= share, g.keys[key] >= own:
+		return nil, ErrKeyBusy
+	}
+	s.groups[group] = g
+	s.all++
+	g.all++
+	g.keys[key]++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.all--
+		g.all--
+		if g.keys[key]--; g.keys[key] == 0 {
+			delete(g.keys, key)
+		}
+		if g.all == 0 {
+			delete(s.groups, group)
+		}
+	}), nil
+}
+
+// newcomer returns 1 if the map lacks the key, and 0 otherwise.
+func newcomer[V any](m map[string]V, key string) int {
+	if _, known := m[key]; known {
+		return 0
+	}
+	return 1
+}
+
+// Sampler lets a number of events of each kind pass each second and each day, and counts the others. The kinds must be fixed codes, so that they are
 // few. It is safe for concurrent use.
 type Sampler struct {
-	perSecond int
+	perSecond, perDay int
 
 	mu    sync.Mutex
 	kinds map[string]*sample
@@ -103,12 +167,14 @@ type Sampler struct {
 
 type sample struct {
 	limiter    *rate.Limiter
+	daily      *rate.Limiter
 	suppressed int
 }
 
-// NewSampler returns a Sampler that lets perSecond events of each kind pass each second.
-func NewSampler(perSecond int) *Sampler {
-	return &Sampler{perSecond: perSecond, kinds: map[string]*sample{}}
+// NewSampler returns a Sampler that lets perSecond events of each kind pass each second, and about perDay each day: perDay at once, and
+// then as many spread over each day.
+func NewSampler(perSecond, perDay int) *Sampler {
+	return &Sampler{perSecond: perSecond, perDay: perDay, kinds: map[string]*sample{}}
 }
 
 // Take reports whether an event passes now and, if so, how many of its kind were suppressed since the last one that passed.
@@ -117,10 +183,13 @@ func (s *Sampler) Take(kind string, now time.Time) (suppressed int, ok bool) {
 	defer s.mu.Unlock()
 	of := s.kinds[kind]
 	if of == nil {
-		of = &sample{limiter: rate.NewLimiter(rate.Limit(s.perSecond), s.perSecond)}
+		of = &sample{
+			limiter: rate.NewLimiter(rate.Limit(s.perSecond), s.perSecond),
+			daily:   rate.NewLimiter(rate.Limit(float64(s.perDay)/(24*time.Hour).Seconds()), s.perDay),
+		}
 		s.kinds[kind] = of
 	}
-	if !of.limiter.AllowN(now, 1) {
+	if !of.limiter.AllowN(now, 1) || !of.daily.AllowN(now, 1) {
 		of.suppressed++
 		return 0, false
 	}
@@ -148,6 +217,53 @@ func (s *Sampler) Drain() map[string]int {
 		}
 	}
 	return left
+}
+
+// Budget bounds how many events are recorded of each key, and of each group of keys. It counts the others exactly. It is safe for
+// concurrent use.
+//
+// The number of keys is bounded: when too many have been suppressed, a further key counts under the key "" of its group.
+type Budget struct {
+	keys, groups *Limiter
+
+	mu         sync.Mutex
+	suppressed map[Suppressed]int
+}
+
+// Suppressed names what was counted: a key of a group, or "" for keys of the group that are not known one by one.
+type Suppressed struct{ Group, Key string }
+
+// NewBudget returns a Budget with a rate and a burst for each key, and for each group.
+func NewBudget(perKey rate.Limit, keyBurst int, perGroup rate.Limit, groupBurst int) *Budget {
+	return &Budget{keys: New(perKey, keyBurst), groups: New(perGroup, groupBurst), suppressed: map[Suppressed]int{}}
+}
+
+// Take reports whether an event may be recorded now. If not, it counts the event.
+func (b *Budget) Take(group, key string, now time.Time) bool {
+	if b.keys.Allow(group+"\x00"+key, now) && b.groups.Allow(group, now) {
+		return true
+	}
+	b.PutBack(Suppressed{group, key}, 1)
+	return false
+}
+
+// PutBack counts events that could not be recorded.
+func (b *Budget) PutBack(of Suppressed, n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, known := b.suppressed[of]; !known && len(b.suppressed) >= remembered {
+		of.Key = ""
+	}
+	b.suppressed[of] += n
+}
+
+// Drain returns how many events were counted since the last call, and forgets them.
+func (b *Budget) Drain() map[Suppressed]int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := b.suppressed
+	b.suppressed = map[Suppressed]int{}
+	return all
 }
 
 // RemoteIP returns the IP address of the connection's peer, or "" if it is unknown. It ignores all headers.

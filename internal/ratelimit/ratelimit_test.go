@@ -3,6 +3,8 @@ package ratelimit_test
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -66,7 +68,7 @@ func TestSemaphore(t *testing.T) {
 }
 
 func TestSamplerCountsWhatItSuppresses(t *testing.T) {
-	s, now := ratelimit.NewSampler(2), time.Unix(1_800_000_000, 0)
+	s, now := ratelimit.NewSampler(2, 1000), time.Unix(1_800_000_000, 0)
 	for i, want := range []bool{true, true, false, false} {
 		if suppressed, ok := s.Take("a", now); ok != want || suppressed != 0 {
 			t.Errorf("event %d: got %d, %t", i, suppressed, ok)
@@ -84,5 +86,71 @@ func TestSamplerCountsWhatItSuppresses(t *testing.T) {
 	}
 	if left := s.Drain(); len(left) != 0 {
 		t.Errorf("got %v after draining", left)
+	}
+}
+
+// TestBudgetCountsExactly checks that what is allowed and what is counted add up, by key, and that one key takes nothing from another.
+func TestBudgetCountsExactly(t *testing.T) {
+	b, now := ratelimit.NewBudget(1, 10, 100, 15), time.Unix(1_800_000_000, 0)
+	allowed := map[string]int{}
+	for range 1000 {
+		for _, key := range []string{"loud", "quiet"} {
+			if b.Take("domain", key, now) {
+				allowed[key]++
+			}
+		}
+	}
+	if allowed["loud"] != 8 || allowed["quiet"] != 7 { // 15 of the group, in turn
+		t.Errorf("got %v allowed", allowed)
+	}
+	if !b.Take("other", "loud", now) {
+		t.Error("another group has no budget")
+	}
+	got := b.Drain()
+	if got[ratelimit.Suppressed{Group: "domain", Key: "loud"}] != 992 || got[ratelimit.Suppressed{Group: "domain", Key: "quiet"}] != 993 || len(got) != 2 {
+		t.Errorf("got %v counted", got)
+	}
+	if left := b.Drain(); len(left) != 0 {
+		t.Errorf("got %v counted twice", left)
+	}
+	for n := range 20_000 {
+		b.Take("domain", strconv.Itoa(n), now)
+	}
+	total := 0
+	for _, n := range b.Drain() {
+		total += n
+	}
+	if total != 20_000 {
+		t.Errorf("got %d of 20000 counted among many keys", total)
+	}
+}
+
+// TestSharesAreFairAndLent checks that one group cannot take all places, that a newcomer finds a place, and that places come back.
+func TestSharesAreFairAndLent(t *testing.T) {
+	s := ratelimit.NewFairSemaphore(24, 100)
+	take := func(group, key string) (leaves []func()) {
+		for {
+			leave, err := s.Enter(group, key)
+			if err != nil {
+				return leaves
+			}
+			leaves = append(leaves, leave)
+		}
+	}
+	alone := take("loud", "one") // half of the half of a group that is alone
+	others := take("loud", "two")
+	if len(alone) != 6 || len(alone)+len(others) > 12 {
+		t.Errorf("got %d and %d places for one group, want 6 and at most 12 together", len(alone), len(others))
+	}
+	quiet := take("quiet", "one")
+	if len(quiet) < 4 {
+		t.Errorf("got %d places for a newcomer, want 4 at least", len(quiet))
+	}
+	for _, leave := range slices.Concat(alone, others, quiet) {
+		leave()
+		leave()
+	}
+	if again := take("quiet", "one"); len(again) != 6 {
+		t.Errorf("got %d places after all came back, want 6", len(again))
 	}
 }

@@ -103,6 +103,8 @@ type Options struct {
 	Minter func(broker.Minter) broker.Minter
 	// VaultVia, if set, maps Vault's address to the address that the broker uses for it.
 	VaultVia func(addr string) string
+	// Attempts is as in broker.Config, but zero lets everything be recorded.
+	Attempts broker.AttemptBudget
 	// OnUnrevoked is as in broker.Config.
 	OnUnrevoked func(n int)
 	// Pages is the listener that Console serves on, if a test has to know its address earlier. Passkeys then belong to that
@@ -196,15 +198,25 @@ func (s *Stack) openBroker(t testing.TB, o Options, catalogue *scopes.Catalogue,
 	s.Broker, err = broker.New(broker.Config{
 		Ledger: book, Live: watch.LiveCredentials(s.ledger), Feed: s.ledger, Usage: s.ledger, Stats: s.ledger, Tokens: s.ledger, Signer: s.Minter, Approvals: s.ledger, Passkeys: s.ledger, RelyingParty: s.site(t), DPoPReplayCache: s.ledger, ApprovalPolicy: s.approvalPolicy(t), Minter: minter, Catalogue: func() *scopes.Catalogue { return catalogue },
 		Catalogues: s.ledger, SecondAdmin: o.SecondAdmin,
-		Issuer: Audience, Now: o.Now, Log: log, OnUnrevoked: o.OnUnrevoked,
+		Issuer: Audience, Now: o.Now, Log: log, OnUnrevoked: o.OnUnrevoked, Attempts: attempts(o),
 	})
 	if err != nil {
 		t.Fatalf("making the broker: %v", err)
 	}
 	runInBackground(t, func(ctx context.Context) error { return s.ledger.Seal(ctx, s.LogKey) })
+	runInBackground(t, s.Broker.RecordCounts)
 	if o.Applied {
 		runInBackground(t, s.Broker.FollowCatalogue)
 	}
+}
+
+// attempts returns the budget of attempts, which is unbounded unless a test sets it.
+func attempts(o Options) broker.AttemptBudget {
+	const all = 1 << 30
+	if o.Attempts == (broker.AttemptBudget{}) {
+		return broker.AttemptBudget{SandboxBurst: all, SandboxPerMinute: all, DomainBurst: all, DomainPerMinute: all}
+	}
+	return o.Attempts
 }
 
 // openCatalogue returns the initial catalogue.

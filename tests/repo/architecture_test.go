@@ -68,6 +68,7 @@ var arrows = map[string][]string{
 	"tests/canary":                {},
 	"tests/docs":                  {},
 	"tests/history":               {},
+	"tests/neighbours":            {},
 	"tests/hostile":               {},
 	"tests/upgrade":               {},
 	"tests/bench":                 {"internal/devstack"},

@@ -100,6 +100,13 @@ func holds(t *testing.T, db *testkit.DB, n notary, kept ...audit.Checkpoint) aud
 	return report
 }
 
+// ends is a command that ends a task later.
+func ends(task string, at time.Time) broker.Command {
+	cmd := announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: task})
+	cmd.At = at
+	return cmd
+}
+
 func TestOldEntriesAreDropped(t *testing.T) {
 	t.Parallel()
 	start := moment()
@@ -109,8 +116,7 @@ func TestOldEntriesAreDropped(t *testing.T) {
 		begin(t, l, straddles, over)
 		settle(t, l, to(over, broker.StatusRevoked))
 		announce(t, l, announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: "over"}),
-			announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: "over twice"}),
-			announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: sandbox, Task: "over twice"}),
+			ends("over twice", start.Add(2*time.Hour)), ends("over twice", start.Add(time.Hour)),
 			announced(broker.CommandQuarantineAdd, broker.Selector{SPIFFEID: sandbox + "/x"}))
 		if _, err := l.UpsertPerson(t.Context(), bobVotes, start.Add(-48*time.Hour)); err != nil {
 			t.Fatal(err)
