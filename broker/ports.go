@@ -22,6 +22,7 @@ type Ledger interface {
 	//   - the earlier record, if the subject has already used the record's idempotency key
 	//   - ErrSuperseded, if the record was decided by a catalogue that is not in force
 	//   - ErrNotApproved, if the request that the record redeems cannot be redeemed any more
+	//   - ErrInactive, if the record derives a token, and one that it comes from is not in force any more
 	//   - ErrQuarantined, ErrTaskEnded, or a *Limited for one of its limits, unless the record is a denial
 	//
 	// After any other error, the record may or may not exist: the caller must not mint.

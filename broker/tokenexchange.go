@@ -74,7 +74,10 @@ func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h TokenExcha
 		}
 		return b.prepare(h.To, req, d, now)
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrInactive): // it ended after the check above
+		return &NotExchangeableError{"is not active"}
+	case err != nil:
 		return err
 	}
 	return b.mint(ctx, rec, key, deliver)

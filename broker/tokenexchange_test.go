@@ -157,3 +157,28 @@ func TestDelegatedTokenKeepsItsPerson(t *testing.T) {
 		t.Errorf("got %+v, %v, want it on behalf of Alice", result.Record, err)
 	}
 }
+
+// The ledger finds that the parent has ended since Delegate checked it. Nothing is minted, and the holder learns that the token
+// is not active.
+func TestTokenThatEndsDuringTheExchangeIsNotDelegated(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.Ledger = &record{Ledger: f.tape}
+	f.useTokens(t, &standing{active: true})
+	f.tape.stopped = broker.ErrInactive
+	h := broker.TokenExchange{PresentedToken: broker.PresentedToken{Token: token.Claims{
+		Issuer: issuer, Subject: f.who.ID().String(), ClientID: f.who.ID().String(), ID: "parent", Task: "t-1",
+		Audience: "https://gateway.acme.example", Scope: "github.issues.read", Expires: f.clock.Add(5 * time.Minute).Unix(),
+		Details: []token.Detail{{
+			Type: "github.issues.read", Actions: []string{"read"}, Locations: []string{"https://gateway.acme.example"},
+			Identifier: "github:repo/acme/api", Params: map[string]any{"repo": "acme/api"},
+		}},
+	}}, To: identityOf(t, "spiffe://acme.example/research/helper")}
+	result, err := f.Delegate(t.Context(), f.who, h)
+	var unfit *broker.NotExchangeableError
+	if !errors.As(err, &unfit) || unfit.Why != "is not active" || len(f.tape.orders) != 0 {
+		t.Errorf("got %+v, %v and %d orders, want it refused as not active", result, err, len(f.tape.orders))
+	}
+	if len(f.tape.records) != 1 {
+		t.Errorf("got %d records, want one attempt", len(f.tape.records))
+	}
+}

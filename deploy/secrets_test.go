@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/brevet-dev/brevet/migrations"
 )
 
 // makeSecrets runs the script into dir and returns its output.
@@ -149,6 +151,10 @@ func TestSecretsHaveTheFormTheirReadersTake(t *testing.T) {
 		password, _ := u.User.Password()
 		if u.User.Username() != want[0] || password != all[want[1]] || u.Query().Get("sslmode") != "verify-full" {
 			t.Errorf("%s: not %s's connection with its password and a verified server", file, want[0])
+		}
+		inContainer := strings.Replace(all[file], "/etc/brevet/ca.pem", filepath.Join(dir, "ca.pem"), 1)
+		if cfg, err := migrations.ParseURL(inContainer); err != nil || cfg.ConnConfig.ChannelBinding != "require" {
+			t.Errorf("%s: Brevet refuses it, or does not bind the login to the server's certificate: %v", file, err)
 		}
 	}
 }

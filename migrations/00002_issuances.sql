@@ -283,8 +283,8 @@ CREATE TRIGGER issuances_have_entries AFTER INSERT ON issuances
     REFERENCING NEW TABLE AS added_issuances FOR EACH STATEMENT EXECUTE FUNCTION issuances_have_entries();
 CREATE TRIGGER issuances_are_kept BEFORE DELETE OR TRUNCATE ON issuances FOR EACH STATEMENT EXECUTE FUNCTION only_pruned();
 
--- A token that comes from a token exchange grants no more than its parent, for no longer, and has at most three ancestors. Whether these
--- are in force is checked whenever the token is.
+-- A token that comes from a token exchange grants no more than its parent, for no longer, and has at most three ancestors. admit checks that
+-- these are in force when the token is issued. Each check of the token checks it again.
 CREATE FUNCTION only_narrower() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (
@@ -370,13 +370,18 @@ CREATE TRIGGER rate_limits_are_kept BEFORE DELETE ON rate_limits FOR EACH ROW
 -- the burst. A limit on live credentials has their maximum number as its burst, and says in alive_per what they are counted per. Limits
 -- come in the order of their items.
 --
+-- parents and ended are NULL, unless an item of the batch derives a token from another (token exchange). Then parents has that other
+-- token, and ended the issuance that an item ends.
+--
 -- The verdict is NULL for an item that passes, which then counts against all its limits. Otherwise it is repeated (the idempotency key is
--- used), superseded (another catalogue is in force), quarantined, task_ended or limited. If it is limited, reached is the place of the
+-- used), superseded (another catalogue is in force), quarantined, task_ended, parent_ended (a token that it comes from is not in force any
+-- more) or limited. If it is limited, reached is the place of the
 -- limit among the item's limits, and waits is the time in microseconds until the item would pass. current_term is the leading sweeper's
 -- term. The time is the database's, read under the lock, so that replicas with different clocks count alike.
 CREATE FUNCTION admit(
     subjects text[], keys text[], tasks text[], scopes text[], ends timestamptz[], catalogues text[],
     limit_items bigint[], limit_keys text[], emissions bigint[], bursts bigint[], alive_per text[],
+    parents uuid[] DEFAULT NULL, ended uuid[] DEFAULT NULL,
     OUT verdicts text[], OUT reached bigint[], OUT waits bigint[], OUT current_term bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -416,6 +421,32 @@ BEGIN
             CASE WHEN t.key IS NOT NULL THEN lag(t.n) OVER (PARTITION BY t.subject, t.key ORDER BY t.n) END AS prior
         FROM unnest(subjects, keys, tasks, catalogues) WITH ORDINALITY AS t (subject, key, task, catalogue, n)
     ) AS asked;
+    IF parents IS NOT NULL THEN
+        -- The broker checked the parent before it asked for the lock, so the parent may have ended since. An earlier item of the batch may
+        -- end an ancestor, which the table does not show yet. If that item is refused in turn, the exchange is refused all the same.
+        SELECT array_agg(
+            CASE
+                WHEN t.verdict IS NULL AND t.parent IS NOT NULL AND EXISTS (
+                    WITH RECURSIVE above AS (
+                        SELECT p.*, 1 AS height FROM issuances AS p WHERE p.id = t.parent
+                        UNION ALL
+                        SELECT p.*, a.height + 1 FROM above AS a JOIN issuances AS p ON p.id = a.parent WHERE a.height < 3
+                    )
+                    SELECT FROM above AS a
+                    WHERE a.status <> 'issued' OR a.expires_at <= moment OR a.id = ANY (ended[:t.n - 1])
+                        OR EXISTS (
+                            SELECT FROM task_ends AS e
+                            WHERE e.spiffe_id = a.spiffe_id AND e.task = a.task AND (e.ended OR e.ends_at <= moment))
+                        OR EXISTS (SELECT FROM quarantines) AND EXISTS (
+                            SELECT FROM generate_series(3, cardinality(string_to_array(a.spiffe_id, '/'))) AS parts,
+                                quarantines AS q
+                            WHERE q.spiffe_id = array_to_string((string_to_array(a.spiffe_id, '/'))[:parts], '/')))
+                    THEN 'parent_ended'
+                ELSE t.verdict
+            END ORDER BY t.n)
+        INTO verdicts
+        FROM unnest(verdicts, parents) WITH ORDINALITY AS t (verdict, parent, n);
+    END IF;
     FOR item IN 1 .. cardinality(keys) LOOP
         first := beyond;
         WHILE limit_items[beyond] = item LOOP

@@ -14,12 +14,27 @@ import (
 	"github.com/pressly/goose/v3/lock"
 )
 
-// ParseURL parses a connection URL. Without a search_path the connection uses Schema. The error is ErrURL.
-func ParseURL(databaseURL string) (*pgxpool.Config, error) {
-	cfg, err := pgxpool.ParseConfig(databaseURL)
+// ParseURL parses a connection URL. Without a search_path the connection uses Schema. The URL need not have everything: a service
+// file and the PG... variables of the environment supply the rest, so ParseURL judges the result and not the text.
+//
+// Every host must be on this machine, or have TLS that verifies the server's name. The server must prove with SCRAM that it knows
+// the password, and never learns it. The error is ErrURL, or wraps ErrNetwork or ErrPasswordMethod.
+func ParseURL(databaseURL string, options ...URLOption) (*pgxpool.Config, error) {
+	cfg, err := pgxpool.ParseConfig(databaseURL) //nolint:forbidigo // the checks follow
 	if err != nil {
 		return nil, ErrURL // the cause quotes the URL
 	}
+	var rules urlRules
+	for _, option := range options {
+		option(&rules)
+	}
+	if exposed := exposedHosts(&cfg.ConnConfig.Config); len(exposed) > 0 && !rules.insecureNetwork {
+		return nil, exposed[0].refusal()
+	}
+	if err := requireSCRAM(&cfg.ConnConfig.Config); err != nil {
+		return nil, err
+	}
+	keepLocalhost(&cfg.ConnConfig.Config)
 	params := cfg.ConnConfig.RuntimeParams
 	if params["search_path"] == "" {
 		params["search_path"] = Schema
@@ -32,9 +47,9 @@ func ParseURL(databaseURL string) (*pgxpool.Config, error) {
 
 // ensureSchema creates the first schema of the search_path, where all tables go.
 func ensureSchema(ctx context.Context, cfg *pgx.ConnConfig) error {
-	conn, err := pgx.ConnectConfig(ctx, cfg)
+	conn, err := connect(ctx, cfg)
 	if err != nil {
-		return fmt.Errorf("connecting: %w", err)
+		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	if err := CheckServer(ctx, conn); err != nil {

@@ -5,6 +5,10 @@ import "errors"
 var (
 	// ErrURL means that the database URL cannot be parsed. Its text gives no details, because the URL holds a password.
 	ErrURL = errors.New("the database URL is not valid")
+	// ErrNetwork means that the URL allows a connection that others on the network can read and change.
+	ErrNetwork = errors.New("the database URL allows a connection over a network that nothing protects")
+	// ErrPasswordMethod means that the URL asks for authentication by which the server would learn the password.
+	ErrPasswordMethod = errors.New("the database URL allows authentication other than SCRAM")
 	// ErrOutdated means that the schema is older than the binary.
 	ErrOutdated = errors.New("the database schema is outdated: run `brevet migrate` with the owner's URL")
 	// ErrServer means that this release of PostgreSQL is not supported.

@@ -20,8 +20,8 @@ const (
 
 // EnsureLogin creates the user if it is absent, sets its password and makes it a member of the group. It sends the server only
 // the SCRAM verifier, not the password: statements end up in logs.
-func EnsureLogin(ctx context.Context, databaseURL, user, group, password string) error {
-	cfg, err := ParseURL(databaseURL)
+func EnsureLogin(ctx context.Context, databaseURL, user, group, password string, options ...URLOption) error {
+	cfg, err := ParseURL(databaseURL, options...)
 	if err != nil {
 		return err
 	}
@@ -29,9 +29,9 @@ func EnsureLogin(ctx context.Context, databaseURL, user, group, password string)
 	if err != nil {
 		return err
 	}
-	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	conn, err := connect(ctx, cfg.ConnConfig)
 	if err != nil {
-		return fmt.Errorf("connecting: %w", err)
+		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	if err := refusePrivileged(ctx, conn, user); err != nil {

@@ -34,11 +34,11 @@ type Migration struct {
 
 // Up creates the schema if it is absent and applies the missing migrations. Concurrent calls wait for each other. report, which
 // may be nil, is called for each step.
-func Up(ctx context.Context, databaseURL string, report func(line string)) error {
+func Up(ctx context.Context, databaseURL string, report func(line string), options ...URLOption) error {
 	if report == nil {
 		report = func(string) {}
 	}
-	cfg, err := ParseURL(databaseURL)
+	cfg, err := ParseURL(databaseURL, options...)
 	if err != nil {
 		return err
 	}
@@ -100,8 +100,8 @@ func patiently(ctx context.Context, report func(line string), do func() error) e
 }
 
 // Down takes back the newest applied migration. If none is applied, it returns ErrNothingApplied.
-func Down(ctx context.Context, databaseURL string) error {
-	cfg, err := ParseURL(databaseURL)
+func Down(ctx context.Context, databaseURL string, options ...URLOption) error {
+	cfg, err := ParseURL(databaseURL, options...)
 	if err != nil {
 		return err
 	}
@@ -121,8 +121,8 @@ func Down(ctx context.Context, databaseURL string) error {
 }
 
 // Status lists all migrations, oldest first.
-func Status(ctx context.Context, databaseURL string) ([]Migration, error) {
-	cfg, err := ParseURL(databaseURL)
+func Status(ctx context.Context, databaseURL string, options ...URLOption) ([]Migration, error) {
+	cfg, err := ParseURL(databaseURL, options...)
 	if err != nil {
 		return nil, err
 	}

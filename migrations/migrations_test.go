@@ -322,8 +322,8 @@ func TestURLStaysOutOfErrors(t *testing.T) {
 
 func TestParseURLHasADefaultSchema(t *testing.T) {
 	for databaseURL, want := range map[string]string{
-		"postgres://h/db":                   migrations.Schema,
-		"postgres://h/db?search_path=other": "other",
+		"postgres://127.0.0.1/db":                   migrations.Schema,
+		"postgres://127.0.0.1/db?search_path=other": "other",
 	} {
 		cfg, err := migrations.ParseURL(databaseURL)
 		if err != nil {

@@ -22,7 +22,7 @@ BEGIN
     EXECUTE format('ALTER TABLE entries ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)', name, first, first + size);
 END $$;
 
-CREATE FUNCTION brevet.admit(subjects text[], keys text[], tasks text[], scopes text[], ends timestamp with time zone[], catalogues text[], limit_items bigint[], limit_keys text[], emissions bigint[], bursts bigint[], alive_per text[], OUT verdicts text[], OUT reached bigint[], OUT waits bigint[], OUT current_term bigint) RETURNS record
+CREATE FUNCTION brevet.admit(subjects text[], keys text[], tasks text[], scopes text[], ends timestamp with time zone[], catalogues text[], limit_items bigint[], limit_keys text[], emissions bigint[], bursts bigint[], alive_per text[], parents uuid[] DEFAULT NULL::uuid[], ended uuid[] DEFAULT NULL::uuid[], OUT verdicts text[], OUT reached bigint[], OUT waits bigint[], OUT current_term bigint) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'brevet', 'pg_temp'
     AS $$
@@ -63,6 +63,32 @@ BEGIN
             CASE WHEN t.key IS NOT NULL THEN lag(t.n) OVER (PARTITION BY t.subject, t.key ORDER BY t.n) END AS prior
         FROM unnest(subjects, keys, tasks, catalogues) WITH ORDINALITY AS t (subject, key, task, catalogue, n)
     ) AS asked;
+    IF parents IS NOT NULL THEN
+        -- The broker checked the parent before it asked for the lock, so the parent may have ended since. An earlier item of the batch may
+        -- end an ancestor, which the table does not show yet. If that item is refused in turn, the exchange is refused all the same.
+        SELECT array_agg(
+            CASE
+                WHEN t.verdict IS NULL AND t.parent IS NOT NULL AND EXISTS (
+                    WITH RECURSIVE above AS (
+                        SELECT p.*, 1 AS height FROM issuances AS p WHERE p.id = t.parent
+                        UNION ALL
+                        SELECT p.*, a.height + 1 FROM above AS a JOIN issuances AS p ON p.id = a.parent WHERE a.height < 3
+                    )
+                    SELECT FROM above AS a
+                    WHERE a.status <> 'issued' OR a.expires_at <= moment OR a.id = ANY (ended[:t.n - 1])
+                        OR EXISTS (
+                            SELECT FROM task_ends AS e
+                            WHERE e.spiffe_id = a.spiffe_id AND e.task = a.task AND (e.ended OR e.ends_at <= moment))
+                        OR EXISTS (SELECT FROM quarantines) AND EXISTS (
+                            SELECT FROM generate_series(3, cardinality(string_to_array(a.spiffe_id, '/'))) AS parts,
+                                quarantines AS q
+                            WHERE q.spiffe_id = array_to_string((string_to_array(a.spiffe_id, '/'))[:parts], '/')))
+                    THEN 'parent_ended'
+                ELSE t.verdict
+            END ORDER BY t.n)
+        INTO verdicts
+        FROM unnest(verdicts, parents) WITH ORDINALITY AS t (verdict, parent, n);
+    END IF;
     FOR item IN 1 .. cardinality(keys) LOOP
         first := beyond;
         WHILE limit_items[beyond] = item LOOP
@@ -1590,8 +1616,8 @@ GRANT USAGE ON SCHEMA brevet TO brevet_auditor;
 
 REVOKE ALL ON FUNCTION brevet.add_partition(size bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION brevet.admit(subjects text[], keys text[], tasks text[], scopes text[], ends timestamp with time zone[], catalogues text[], limit_items bigint[], limit_keys text[], emissions bigint[], bursts bigint[], alive_per text[], OUT verdicts text[], OUT reached bigint[], OUT waits bigint[], OUT current_term bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION brevet.admit(subjects text[], keys text[], tasks text[], scopes text[], ends timestamp with time zone[], catalogues text[], limit_items bigint[], limit_keys text[], emissions bigint[], bursts bigint[], alive_per text[], OUT verdicts text[], OUT reached bigint[], OUT waits bigint[], OUT current_term bigint) TO brevet_broker;
+REVOKE ALL ON FUNCTION brevet.admit(subjects text[], keys text[], tasks text[], scopes text[], ends timestamp with time zone[], catalogues text[], limit_items bigint[], limit_keys text[], emissions bigint[], bursts bigint[], alive_per text[], parents uuid[], ended uuid[], OUT verdicts text[], OUT reached bigint[], OUT waits bigint[], OUT current_term bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION brevet.admit(subjects text[], keys text[], tasks text[], scopes text[], ends timestamp with time zone[], catalogues text[], limit_items bigint[], limit_keys text[], emissions bigint[], bursts bigint[], alive_per text[], parents uuid[], ended uuid[], OUT verdicts text[], OUT reached bigint[], OUT waits bigint[], OUT current_term bigint) TO brevet_broker;
 
 REVOKE ALL ON FUNCTION brevet.approved_by(asked uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION brevet.approved_by(asked uuid) TO brevet_broker;

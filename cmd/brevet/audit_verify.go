@@ -29,6 +29,7 @@ type AuditVerifyCmd struct {
 	KeyFile         string   `help:"File with public keys of the log, one per line." type:"path"`
 	Checkpoint      []string `help:"File with a checkpoint that you stored earlier; repeatable." type:"path" sep:"none"`
 	Witness         []string `help:"Public key of a witness that must have cosigned each --checkpoint; repeatable." sep:"none"`
+	NetworkFlag
 }
 
 // Run reports whether the record is intact. It exits with 1 if it is not, and with 2 if that is unknown.
@@ -128,7 +129,11 @@ func (c *AuditVerifyCmd) verify(ctx context.Context, con *console, cfg audit.Con
 	var items audit.Items
 	if c.File == "" {
 		var done func()
-		if items, done, err = readLedger(ctx, c.DatabaseURLFile); err != nil {
+		db, err := c.read(con, c.DatabaseURLFile)
+		if err != nil {
+			return report, err
+		}
+		if items, done, err = readLedger(ctx, db); err != nil {
 			return report, err
 		}
 		defer done()
@@ -146,13 +151,9 @@ func (c *AuditVerifyCmd) verify(ctx context.Context, con *console, cfg audit.Con
 	return audit.Verify(ctx, items, cfg)
 }
 
-// readLedger opens a snapshot of the ledger whose URL is in urlFile.
-func readLedger(ctx context.Context, urlFile string) (items audit.Items, done func(), err error) {
-	databaseURL, err := readURL(urlFile)
-	if err != nil {
-		return nil, nil, err
-	}
-	s, err := snapshot.Open(ctx, databaseURL)
+// readLedger opens a snapshot of a ledger.
+func readLedger(ctx context.Context, db database) (items audit.Items, done func(), err error) {
+	s, err := snapshot.Open(ctx, db.url, db.options...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -265,11 +266,16 @@ func (c *AuditVerifyCmd) verifyReceipt(con *console, cfg audit.Config) error {
 type AuditSnapshotCmd struct {
 	File            string `arg:"" help:"File to write, such as record.ndjson.gz." type:"path"`
 	DatabaseURLFile string `help:"File with the URL of an auditor's read-only connection." required:"" type:"path"`
+	NetworkFlag
 }
 
 // Run writes everything that verification needs. The file appears when it is complete.
 func (c *AuditSnapshotCmd) Run(ctx context.Context, con *console) error {
-	items, done, err := readLedger(ctx, c.DatabaseURLFile)
+	db, err := c.read(con, c.DatabaseURLFile)
+	if err != nil {
+		return err
+	}
+	items, done, err := readLedger(ctx, db)
 	if err != nil {
 		return err
 	}

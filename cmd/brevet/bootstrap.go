@@ -36,14 +36,14 @@ type BootstrapCmd struct {
 
 // Run prepares the database and Vault. It can be run again.
 func (c *BootstrapCmd) Run(ctx context.Context, con *console) error {
-	databaseURL, err := c.url()
+	db, err := c.database(con)
 	if err != nil {
 		return err
 	}
 	if (c.AuditorUser == "") != (c.AuditorPasswordFile == "") {
 		return errors.New("set --auditor-user and --auditor-password-file together")
 	}
-	if err := migrations.Up(ctx, databaseURL, con.say); err != nil {
+	if err := migrations.Up(ctx, db.url, con.say, db.options...); err != nil {
 		return fmt.Errorf("preparing the database: %w", err)
 	}
 	for _, login := range []struct{ user, group, passwordFile string }{
@@ -57,7 +57,7 @@ func (c *BootstrapCmd) Run(ctx context.Context, con *console) error {
 		if err != nil {
 			return fmt.Errorf("password of %s: %w", login.user, err)
 		}
-		if err := migrations.EnsureLogin(ctx, databaseURL, login.user, login.group, password); err != nil {
+		if err := migrations.EnsureLogin(ctx, db.url, login.user, login.group, password, db.options...); err != nil {
 			return fmt.Errorf("creating the database user %s: %w", login.user, err)
 		}
 	}

@@ -28,6 +28,7 @@ type CatalogReplayCmd struct {
 	DatabaseURLFile string   `help:"File with the URL of an auditor's read-only connection." required:"" type:"path"`
 	Top             int      `help:"Number of scopes and of sandboxes to list, in order of most changes." default:"20"`
 	Detailed        bool     `help:"Exit with 2 if a decision would change." name:"detailed-exitcode"`
+	NetworkFlag
 }
 
 // lookback is a period before now, which may be written in days.
@@ -57,12 +58,12 @@ func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	databaseURL, err := readURL(c.DatabaseURLFile)
+	db, err := c.read(con, c.DatabaseURLFile)
 	if err != nil {
 		return err
 	}
 	since := time.Now().Add(-time.Duration(c.Since))
-	replayed, err := decideAgain(ctx, newProgress(con.err), draft, databaseURL, since)
+	replayed, err := decideAgain(ctx, newProgress(con.err), draft, db, since)
 	if err != nil {
 		return fmt.Errorf("replaying decisions: %w", err)
 	}
@@ -78,12 +79,12 @@ func (c *CatalogReplayCmd) Run(ctx context.Context, con *console) error {
 }
 
 // decideAgain decides all recorded requests again, in parallel with up to maxReaders readers.
-func decideAgain(ctx context.Context, p *progress, draft *scopes.Catalogue, databaseURL string, since time.Time) (*replay.Replayer, error) {
+func decideAgain(ctx context.Context, p *progress, draft *scopes.Catalogue, db database, since time.Time) (*replay.Replayer, error) {
 	var at replayProgress
 	stop := p.follow(at.line)
 	defer stop()
 	readers := min(runtime.GOMAXPROCS(0), maxReaders)
-	history, err := ledger.OpenHistory(ctx, databaseURL, since, readers)
+	history, err := ledger.OpenHistory(ctx, db.url, since, readers, db.options...)
 	if err != nil {
 		return nil, err
 	}

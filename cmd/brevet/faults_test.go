@@ -87,6 +87,16 @@ func (d *deployment) badStarts(t *testing.T) {
 		}, []string{"opening the ledger", "28P01", "postgres.url_file"}},
 		{"schema is missing", func(c *app.Config) { c.Postgres.URLFile = write("url", elsewhere) }, []string{"run `brevet migrate`"}},
 		{"URL is malformed", func(c *app.Config) { c.Postgres.URLFile = write("url", "postgres://brevet:hunter2@:port/brevet") }, []string{"the database URL is not valid"}},
+		{"Postgres is reached without verified TLS", func(c *app.Config) {
+			c.Postgres.URLFile = write("url", "postgres://brevet:hunter2@db.example/brevet?sslmode=require")
+		}, []string{"postgres.url_file", `"db.example"`, "Set sslmode=verify-full", "postgres.insecure_network"}},
+		{"auditors' Postgres is reached without TLS", func(c *app.Config) {
+			c.Postgres.AuditURLFile = write("url", "postgres://brevet:hunter2@db.example/brevet")
+		}, []string{"postgres.audit_url_file", `"db.example"`, "without TLS", "Set sslmode=verify-full", "postgres.insecure_network"}},
+		{"insecure network is accepted", func(c *app.Config) {
+			c.Postgres.URLFile = write("url", "postgres://brevet:hunter2@0.0.0.0:1/brevet")
+			c.Postgres.InsecureNetwork = true
+		}, []string{"postgres.insecure_network is on: others on the network can read and change the record on its way", `"hosts":["0.0.0.0"]`, "opening the ledger", "connection refused"}},
 		{"secret is not there", func(c *app.Config) { c.Postgres.URLFile = "/nonexistent/url" }, []string{"postgres.url_file", "/nonexistent/url"}},
 		{"secret is empty", func(c *app.Config) { c.Postgres.URLFile = write("url", "\n") }, []string{"postgres.url_file", "is empty"}},
 		{"Vault does not answer", func(c *app.Config) { c.Vault.Address = "http://127.0.0.1:1" }, []string{"opening Vault at http://127.0.0.1:1", "connection refused"}},

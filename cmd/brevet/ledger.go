@@ -36,11 +36,11 @@ func (c *LedgerPruneCmd) Run(ctx context.Context, con *console) error {
 	if c.Before.After(time.Now()) {
 		return errors.New("--before: must be a date in the past")
 	}
-	databaseURL, err := c.url()
+	db, err := c.database(con)
 	if err != nil {
 		return err
 	}
-	r, err := retention.Open(ctx, databaseURL)
+	r, err := retention.Open(ctx, db.url, db.options...)
 	if errors.Is(err, retention.ErrNotOwner) {
 		err = fmt.Errorf("%w: use the URL of the owner, as for brevet migrate", err)
 	}

@@ -221,7 +221,7 @@ type BundleEndpointConfig struct {
 
 // PostgresConfig is the database.
 type PostgresConfig struct {
-	// File that holds the connection URL of the broker's own role, which may only append.
+	// File that holds the connection URL of the broker's own role, which may only append. Hosts other than this machine require sslmode=verify-full.
 	URLFile string `yaml:"url_file"`
 	// Maximum number of connections for reading. Appending uses a separate connection. Default 8.
 	MaxConnections int32 `yaml:"max_connections,omitempty"`
@@ -229,6 +229,8 @@ type PostgresConfig struct {
 	AuditURLFile string `yaml:"audit_url_file,omitempty"`
 	// Maximum number of connections for auditors' searches. No other call waits for them. Default 4.
 	AuditConnections int32 `yaml:"audit_connections,omitempty"`
+	// Accept a connection over a network without TLS that verifies the server's name (sslmode=verify-full). Others on that network can then read and change the record on its way, and pose as the server. Default false.
+	InsecureNetwork bool `yaml:"insecure_network,omitempty"`
 }
 
 // VaultConfig is Vault or OpenBao. Exactly one of token_file, approle and jwt is set.

@@ -28,11 +28,13 @@ func (s *service) openWebhooks(ctx context.Context) error {
 		}
 		specs = append(specs, spec)
 	}
-	databaseURL, err := readSecret("postgres.url_file", s.cfg.Postgres.URLFile)
+	databaseURL, err := s.cfg.Postgres.readURL("postgres.url_file", s.cfg.Postgres.URLFile)
 	if err != nil {
 		return err
 	}
-	outbox, err := ledger.OpenOutbox(ctx, ledger.Config{URL: databaseURL.Reveal(), Log: s.Log, Tracer: otelpgx.NewTracer()})
+	outbox, err := ledger.OpenOutbox(ctx, ledger.Config{
+		URL: databaseURL.Reveal(), URLOptions: s.cfg.Postgres.urlOptions(), Log: s.Log, Tracer: otelpgx.NewTracer(),
+	})
 	if err != nil {
 		return fmt.Errorf("opening the outbox with the URL in %s (postgres.url_file): %w", s.cfg.Postgres.URLFile, err)
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -23,6 +24,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/internal/safehttp"
 	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/migrations"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/exaring/otelpgx"
 	"github.com/prometheus/client_golang/prometheus"
@@ -53,16 +55,59 @@ func readSecret(key, path string) (secret.Text, error) {
 	return secret.New(text), nil
 }
 
+func (c PostgresConfig) urlOptions() []migrations.URLOption {
+	if c.InsecureNetwork {
+		return []migrations.URLOption{migrations.InsecureNetwork}
+	}
+	return nil
+}
+
+// readURL is readSecret for the URL of a database that Brevet may connect to.
+func (c PostgresConfig) readURL(key, path string) (secret.Text, error) {
+	text, err := readSecret(key, path)
+	if err != nil || path == "" {
+		return text, err
+	}
+	if _, err := migrations.ParseURL(text.Reveal(), c.urlOptions()...); err != nil {
+		return secret.Text{}, fmt.Errorf("%s %s: %w", key, path, err)
+	}
+	return text, nil
+}
+
+// warnInsecure logs that postgres.insecure_network is on, with the hosts that need it.
+func warnInsecure(ctx context.Context, log *slog.Logger, urls ...secret.Text) error {
+	var hosts []string
+	for _, u := range urls {
+		more, err := migrations.InsecureHosts(u.Reveal())
+		if err != nil {
+			return err
+		}
+		hosts = append(hosts, more...)
+	}
+	slices.Sort(hosts)
+	if hosts = slices.Compact(hosts); len(hosts) == 0 {
+		log.WarnContext(ctx, "postgres.insecure_network is on, and no host needs it")
+		return nil
+	}
+	log.WarnContext(ctx, "postgres.insecure_network is on: others on the network can read and change the record on its way", "hosts", hosts)
+	return nil
+}
+
 func (s *service) openLedger(ctx context.Context) error {
 	cfg := s.cfg.Postgres
-	databaseURL, err := readSecret("postgres.url_file", cfg.URLFile)
-	auditURL, auditErr := readSecret("postgres.audit_url_file", cfg.AuditURLFile)
+	databaseURL, err := cfg.readURL("postgres.url_file", cfg.URLFile)
+	auditURL, auditErr := cfg.readURL("postgres.audit_url_file", cfg.AuditURLFile)
 	if err := errors.Join(err, auditErr); err != nil {
 		return err
 	}
+	if cfg.InsecureNetwork {
+		if err := warnInsecure(ctx, s.Log, databaseURL, cmp.Or(auditURL, databaseURL)); err != nil {
+			return err
+		}
+	}
 	s.book, err = ledger.Open(ctx, ledger.Config{
 		URL: databaseURL.Reveal(), MaxConns: cfg.MaxConnections, AuditURL: auditURL.Reveal(), AuditConns: cfg.AuditConnections,
-		Log: s.Log, Tracer: otelpgx.NewTracer(), OnSealed: s.gauges.Sealed, OnRoom: s.gauges.Room, Now: s.Now,
+		URLOptions: cfg.urlOptions(), Log: s.Log, Tracer: otelpgx.NewTracer(), OnSealed: s.gauges.Sealed, OnRoom: s.gauges.Room, Now: s.Now,
 	})
 	if err != nil {
 		return fmt.Errorf("opening the ledger with the URL in %s (postgres.url_file): %w", cfg.URLFile, err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
@@ -151,6 +152,38 @@ func TestExchangedTokenEndsWithItsParent(t *testing.T) {
 				return err
 			})
 		})
+	}
+	s.DB.Check(t)
+}
+
+// ending is a ledger in which the holder releases a token after the broker has checked it, and before the exchange commits.
+type ending struct {
+	broker.Ledger
+	ends func(parent string)
+}
+
+func (l ending) Begin(ctx context.Context, rec broker.Record) (*broker.View, error) {
+	if rec.Request.Parent != nil {
+		l.ends(rec.Request.Parent.ID)
+	}
+	return l.Ledger.Begin(ctx, rec)
+}
+
+func TestTokenThatEndsDuringItsExchangeIsNotExchanged(t *testing.T) {
+	t.Parallel()
+	var s *testkit.Stack
+	o := withServers
+	o.Ledger = func(l broker.Ledger) broker.Ledger {
+		return ending{l, func(parent string) {
+			if _, err := s.Client(t, agent).Release(t.Context(), parent); err != nil {
+				t.Error(err)
+			}
+		}}
+	}
+	s = testkit.NewStack(t, o)
+	got := exchangeToken(t, s, agent, token(t, s.Client(t, agent), list).Secret.Reveal(), twin)
+	if got.status != 400 || got.failed.Error != "invalid_request" || !strings.Contains(got.failed.ErrorDescription, "is not active") {
+		t.Errorf("got %d %s, want it refused as not active", got.status, got.text)
 	}
 	s.DB.Check(t)
 }

@@ -267,6 +267,8 @@ func (a appended) refusal(e *entry) error {
 		return broker.ErrQuarantined
 	case a.Verdict != nil && *a.Verdict == "task_ended":
 		return broker.ErrTaskEnded
+	case a.Verdict != nil && *a.Verdict == "parent_ended":
+		return broker.ErrInactive
 	case a.Verdict != nil && *a.Verdict == "superseded":
 		return broker.ErrSuperseded
 	case a.Verdict != nil && *a.Verdict == "unapproved":
@@ -363,7 +365,8 @@ func (l *Ledger) prove(ctx context.Context, batch []*job) (leaves []tlog.Hash, e
 const appendSQL = `
 WITH locked AS MATERIALIZED (
 	SELECT * FROM admit(@subjects::text[], @keys::text[], @tasks::text[], @scopes::text[], @ends::timestamptz[],
-		@catalogues::text[], @limit_items::bigint[], @limit_keys::text[], @emissions::bigint[], @bursts::bigint[], @alive_per::text[])
+		@catalogues::text[], @limit_items::bigint[], @limit_keys::text[], @emissions::bigint[], @bursts::bigint[], @alive_per::text[],
+		@parents::uuid[], @ended::uuid[])
 ), item AS MATERIALIZED (
 	SELECT t.n, t.kind, t.id, t.time, t.body, t.leaf_hash, convert_from(t.body, 'UTF8')::jsonb AS doc,
 		t.kind NOT IN ('request.denied', 'request.pending', 'issuance.intent', 'call.refused') AS outcome,
@@ -495,7 +498,24 @@ func arguments(batch []*job) pgx.NamedArgs {
 		"limit_items": items, "limit_keys": limits, "emissions": emissions, "bursts": bursts, "alive_per": per,
 		"approves": approves, "judged": judged,
 	})
+	args["parents"], args["ended"] = ancestry(batch)
 	return args
+}
+
+// ancestry returns the parent of each entry that derives a token, and the issuance that each other entry ends. Both are nil if no
+// entry derives a token: then admit has nothing to look up.
+func ancestry(batch []*job) (parents, ended []pgtype.UUID) {
+	if !slices.ContainsFunc(batch, func(j *job) bool { return j.entry.parent.Valid }) {
+		return nil, nil
+	}
+	for _, j := range batch {
+		var ends pgtype.UUID
+		if j.entry.ended {
+			ends = j.entry.id
+		}
+		parents, ended = append(parents, j.entry.parent), append(ended, ends)
+	}
+	return parents, ended
 }
 
 // rolledBack reports whether nothing of the statement can have been committed: it was not sent, or the server answered it

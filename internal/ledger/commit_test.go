@@ -179,19 +179,30 @@ func until(t *testing.T, what string, happens func() bool) {
 // batch queues records behind a commit that is held up, so that one batch takes them all. It returns the error of each.
 func batch(t *testing.T, db *testkit.DB, l *ledger.Ledger, recs []broker.Record) []error {
 	t.Helper()
+	errs := make([]error, len(recs))
+	calls := make([]func(), len(recs))
+	for i, rec := range recs {
+		calls[i] = func() { _, errs[i] = l.Begin(t.Context(), rec) }
+	}
+	inOneCommit(t, db, l, calls...)
+	return errs
+}
+
+// inOneCommit makes calls that each queue one entry behind a commit that is held up. The entries are queued in the order of the
+// calls.
+func inOneCommit(t *testing.T, db *testkit.DB, l *ledger.Ledger, calls ...func()) {
+	t.Helper()
 	waiting, release := hold(t, db)
 	defer release()
 	var wg sync.WaitGroup
 	wg.Go(func() { begin(t, l, denied(nil)) })
 	waiting()
-	errs := make([]error, len(recs))
-	for i, rec := range recs {
-		wg.Go(func() { _, errs[i] = l.Begin(t.Context(), rec) })
+	for i, call := range calls {
+		wg.Go(call)
+		until(t, "it is queued", func() bool { return l.Queued() == i+1 })
 	}
-	until(t, "all are queued", func() bool { return l.Queued() == len(recs) })
 	release()
 	wg.Wait()
-	return errs
 }
 
 func TestQueuedRecordsShareACommit(t *testing.T) {

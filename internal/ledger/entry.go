@@ -54,6 +54,10 @@ type entry struct {
 	catalogue *string
 	// approves is the approved request that the entry redeems.
 	approves pgtype.UUID
+	// parent is set if the entry begins a token that was exchanged for another: that one must be in force.
+	parent pgtype.UUID
+	// ended is set if the entry ends the credential of id.
+	ended bool
 	// limits are the limits that the entry counts against.
 	limits []broker.Limit
 	// term is the term of the sweeper that appends the entry, and zero for every other caller.
@@ -224,6 +228,13 @@ func (l *Ledger) Begin(ctx context.Context, rec broker.Record) (*broker.View, er
 	}
 	if p := r.Parent; p != nil {
 		body.Parent = p.ID
+		if rec.Decision.Outcome == scopes.Allow {
+			parent, err := record.ParseID(p.ID)
+			if err != nil {
+				return nil, fmt.Errorf("%w: what it is exchanged for has no UUID", record.ErrUnrecordable)
+			}
+			e.parent = pgtype.UUID{Bytes: parent, Valid: true}
+		}
 	}
 	if u := r.User; u != nil {
 		body.OnBehalfOf = &userBody{ID: u.ID, Groups: u.Groups}
@@ -385,7 +396,7 @@ func (l *Ledger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
 	if err != nil {
 		return err
 	}
-	e.alone, e.term = out.ID, out.Term
+	e.alone, e.term, e.ended = out.ID, out.Term, out.Status != broker.StatusIssued
 	e.urgent = out.Detail == broker.CauseRevoked || out.Detail == broker.CauseQuarantined
 	body := outcomeBody{
 		Header: e.header(), Status: string(out.Status), Detail: out.Detail,

@@ -70,6 +70,8 @@ type Config struct {
 	// be a standby. Empty means URL. AuditConns bounds the connections for searches; zero means 4. A search may take 2 s.
 	AuditURL   string
 	AuditConns int32
+	// URLOptions apply to both URLs.
+	URLOptions []migrations.URLOption
 	Log        *slog.Logger
 	// Tracer traces every statement; nil traces nothing.
 	Tracer pgx.QueryTracer
@@ -95,6 +97,7 @@ type Ledger struct {
 
 	log          *slog.Logger
 	flushTimeout time.Duration
+	urlOptions   []migrations.URLOption
 	cursorKey    []byte
 	// The pools write, seals, live, tokens, dpopProofs and sessions always connect to the primary. Checkpoints use
 	// seals, so no writer ever waits for a connection because of them.
@@ -146,7 +149,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 		cfg.OnRoom = func(int64) {}
 	}
 	l := &Ledger{
-		log: cfg.Log, flushTimeout: cfg.FlushTimeout, onRoom: cfg.OnRoom,
+		log: cfg.Log, flushTimeout: cfg.FlushTimeout, urlOptions: cfg.URLOptions, onRoom: cfg.OnRoom,
 		now: cfg.Now, asked: make(chan struct{}, 1), forgotten: make(chan struct{}),
 		urgent: make(chan *job, maxQueue), queue: make(chan *job, maxQueue), stopped: make(chan struct{}), crowded: make(chan struct{}, 1), roomEnded: make(chan struct{}),
 	}
@@ -238,7 +241,7 @@ func (l *Ledger) Ready(ctx context.Context) error {
 func (l *Ledger) CursorKey() []byte { return bytes.Clone(l.cursorKey) }
 
 func openPool(ctx context.Context, cfg Config, conns int32, purpose func(*pgxpool.Config)) (*pgxpool.Pool, error) {
-	pc, err := migrations.ParseURL(cfg.URL)
+	pc, err := migrations.ParseURL(cfg.URL, cfg.URLOptions...)
 	if err != nil {
 		return nil, err
 	}

@@ -42,9 +42,9 @@ type History struct {
 }
 
 // OpenHistory connects as an auditor, or as any login that may read the record, and counts the decisions since then. It
-// writes nothing, so a standby will do. The error wraps broker.ErrLedgerUnavailable, or is migrations.ErrURL.
-func OpenHistory(ctx context.Context, databaseURL string, since time.Time, readers int) (*History, error) {
-	pc, err := migrations.ParseURL(databaseURL)
+// writes nothing, so a standby will do. The error wraps broker.ErrLedgerUnavailable, or is one of migrations.ParseURL.
+func OpenHistory(ctx context.Context, databaseURL string, since time.Time, readers int, options ...migrations.URLOption) (*History, error) {
+	pc, err := migrations.ParseURL(databaseURL, options...)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func OpenHistory(ctx context.Context, databaseURL string, since time.Time, reade
 // Decisions passes the decisions since some time to visit, in the order of the record, until all have been passed or visit
 // returns false. It returns how many there are. It reads on a separate connection, as an auditor.
 func (l *Ledger) Decisions(ctx context.Context, since time.Time, visit func(replay.Recorded) bool) (int64, error) {
-	h, err := OpenHistory(ctx, l.audit.Config().ConnString(), since, 1)
+	h, err := OpenHistory(ctx, l.audit.Config().ConnString(), since, 1, l.urlOptions...)
 	if err != nil {
 		return 0, err
 	}

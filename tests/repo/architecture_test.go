@@ -78,7 +78,7 @@ var arrows = map[string][]string{
 	"internal/testkit/testscopes": {"scopes"},
 	"examples/sandbox":            {"client"},
 	"examples/resource":           {"resourceserver"},
-	"internal/app":                {"attest", "broker", "broker/approval", "client", "internal/console", "internal/httpapi", "internal/ledger", "internal/mint", "internal/notify/webhook", "internal/notify/witness", "internal/passkey", "internal/people", "internal/safehttp", "internal/secret", "internal/wait", "openapi", "scopes"},
+	"internal/app":                {"attest", "broker", "broker/approval", "client", "internal/console", "internal/httpapi", "internal/ledger", "internal/mint", "internal/notify/webhook", "internal/notify/witness", "internal/passkey", "internal/people", "internal/safehttp", "internal/secret", "internal/wait", "migrations", "openapi", "scopes"},
 	"internal/execenv":            {"client", "internal/private", "internal/secret"},
 	"internal/mcpserver":          {"client", "internal/safetext", "internal/secret", "openapi"},
 	"internal/probe":              {"client", "internal/safetext", "internal/wait"},

@@ -115,6 +115,9 @@ func Reason(err error) string {
 	case errors.As(err, &number):
 		return number.Error()
 	}
+	if advice := migrations.Refusal(err); advice != "" {
+		return advice
+	}
 	return "the connection to postgres broke"
 }
 

@@ -27,8 +27,8 @@ var ErrNotOwner = errors.New("the login does not own the ledger's tables")
 type Pruner struct{ conn *pgx.Conn }
 
 // Open connects with the owner's URL. It returns ErrNotOwner if the login is not the owner.
-func Open(ctx context.Context, databaseURL string) (*Pruner, error) {
-	pc, err := migrations.ParseURL(databaseURL)
+func Open(ctx context.Context, databaseURL string, options ...migrations.URLOption) (*Pruner, error) {
+	pc, err := migrations.ParseURL(databaseURL, options...)
 	if err != nil {
 		return nil, err
 	}

@@ -31,8 +31,8 @@ type Snapshot struct {
 
 // Open connects with a login that may read the ledger, for example one of the role brevet_auditor. A standby will
 // do.
-func Open(ctx context.Context, databaseURL string) (*Snapshot, error) {
-	pc, err := migrations.ParseURL(databaseURL)
+func Open(ctx context.Context, databaseURL string, options ...migrations.URLOption) (*Snapshot, error) {
+	pc, err := migrations.ParseURL(databaseURL, options...)
 	if err != nil {
 		return nil, err
 	}
