@@ -69,7 +69,7 @@ func (c *Console) vote(r *http.Request, who *visitor) (done, error) {
 func (c *Console) cast(r *http.Request, who *visitor, b broker.VoteCast) (*broker.ApprovalRequest, error) {
 	after, err := c.cfg.Broker.Vote(r.Context(), who.Person, b)
 	if after != nil && after.Voted && c.cfg.Voted != nil {
-		c.cfg.Voted(after, b.Verdict, who.Person)
+		c.cfg.Voted(after, b.Verdict)
 	}
 	if errors.Is(err, broker.ErrDecided) && after != nil && after.Voted {
 		return after, nil
