@@ -244,6 +244,7 @@ func (s *service) openBroker(ctx context.Context) error {
 		}
 	})
 	warnUnsignable(ctx, s.Log, site, s.catalogue)
+	warnUnowned(ctx, s.Log, s.cfg.People, s.catalogue)
 	s.background(ctx, func(ctx context.Context) error { return s.core.Sweep(ctx, s.book) })
 	s.background(ctx, s.core.FollowCatalogue)
 	return nil
@@ -272,6 +273,14 @@ func warnUnsignable(ctx context.Context, log *slog.Logger, site passkey.RelyingP
 		if s.Approval != nil && s.Approval.Passkey == scopes.PasskeyRequired {
 			log.WarnContext(ctx, "scope requires passkeys, but no console is configured", "scope", s.Name)
 		}
+	}
+}
+
+// warnUnowned logs that no sandbox has an owner, if people approve anything: then they may approve what they ask for themselves.
+func warnUnowned(ctx context.Context, log *slog.Logger, cfg *PeopleConfig, catalogue *scopes.Catalogue) {
+	approved := func(s *scopes.Scope) bool { return s.Approval != nil }
+	if cfg != nil && len(cfg.Owners) == 0 && slices.ContainsFunc(catalogue.Scopes(), approved) {
+		log.WarnContext(ctx, "people.owners is empty: people may approve requests of sandboxes that they run")
 	}
 }
 
