@@ -60,6 +60,11 @@ func (b *Broker) Passkeys(ctx context.Context, who people.Person) ([]Passkey, er
 // freshLogin is the maximum age of the login that registers a person's first passkey.
 const freshLogin = 5 * time.Minute
 
+// FreshLogin reports whether a person's login is recent enough to register a first passkey.
+func (b *Broker) FreshLogin(who people.Person) bool {
+	return who.LoggedInWithin(freshLogin, b.cfg.Now())
+}
+
 // Registration is the browser's response to a request to create a passkey.
 type Registration struct {
 	Challenge []byte // random, and known only to the person's session
@@ -70,7 +75,7 @@ type Registration struct {
 }
 
 // AddPasskey registers a passkey for a person. A session alone is not enough: one of the person's passkeys must sign, or, if
-// there is none yet, the login must be recent. Errors are ErrNoPasskeys, ErrPasskeyName, ErrTooManyPasskeys, ErrOldLogin,
+// there is none yet, the person must have logged in at the provider a moment ago. Errors are ErrNoPasskeys, ErrPasskeyName, ErrTooManyPasskeys, ErrOldLogin,
 // ErrNotVouched and ErrNotRegistered. ErrNotRegistered means that the passkey was registered before, or that the response is
 // invalid. A valid response answers this challenge, on a page of the site, and its authenticator has verified the user.
 func (b *Broker) AddPasskey(ctx context.Context, who people.Person, r Registration) (Passkey, error) {
@@ -112,7 +117,7 @@ func (b *Broker) mayAdd(ctx context.Context, who people.Person, r Registration) 
 		return err
 	case len(has) >= MaxPasskeys:
 		return ErrTooManyPasskeys
-	case len(has) == 0 && b.cfg.Now().Sub(who.Issued()) > freshLogin:
+	case len(has) == 0 && !b.FreshLogin(who):
 		return ErrOldLogin
 	case len(has) == 0:
 		return nil

@@ -73,9 +73,9 @@ type LiveCredentials interface {
 type Tokens interface {
 	// TokenState returns the state of a token, which its ID and the SHA-256 of its claims identify together.
 	TokenState(ctx context.Context, id string, claims [32]byte) (TokenState, error)
-	// Alive reports whether a credential of any kind is in force: it was issued and has not expired, and nobody has ended it or
-	// its task or quarantined its sandbox.
-	Alive(ctx context.Context, id string) (bool, error)
+	// AliveAmong returns those of the ids whose credentials, of any kind, are in force: each was issued to the holder and has not
+	// expired, and nobody has ended it or its task or quarantined its sandbox.
+	AliveAmong(ctx context.Context, holder string, ids []string) ([]string, error)
 	// Cached answers TokenState from memory, for active tokens only. Otherwise ok is false: this replica does not know that the
 	// token is active, or it holds no lease and may not know yet that the token has ended.
 	Cached(id string, claims [32]byte) (state TokenState, ok bool)

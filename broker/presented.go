@@ -78,9 +78,15 @@ func (b *Broker) Alive(ctx context.Context, v *View) (bool, error) {
 	if v.Status != StatusIssued {
 		return false, nil
 	}
-	alive, err := b.cfg.Tokens.Alive(ctx, v.ID)
+	alive, err := b.AliveAmong(ctx, v.Subject.ID.String(), []string{v.ID})
+	return len(alive) > 0, err
+}
+
+// AliveAmong returns those of the ids whose credentials are in force and were issued to the holder. Errors are those of Alive.
+func (b *Broker) AliveAmong(ctx context.Context, holder string, ids []string) ([]string, error) {
+	alive, err := b.cfg.Tokens.AliveAmong(ctx, holder, ids)
 	if err != nil {
-		return false, fmt.Errorf("reading whether a credential is live: %w", err)
+		return nil, fmt.Errorf("reading whether credentials are live: %w", err)
 	}
 	return alive, nil
 }

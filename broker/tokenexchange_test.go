@@ -29,7 +29,12 @@ func (s *standing) TokenState(context.Context, string, [32]byte) (broker.TokenSt
 	return broker.TokenState{Active: s.active}, nil
 }
 
-func (s *standing) Alive(context.Context, string) (bool, error) { return s.active, nil }
+func (s *standing) AliveAmong(_ context.Context, _ string, ids []string) ([]string, error) {
+	if !s.active {
+		return nil, nil
+	}
+	return ids, nil
+}
 
 func (s *standing) EndedIn(context.Context, string) ([]int, error) { return nil, broker.ErrNotFound }
 

@@ -181,6 +181,15 @@ func (c *Client) State(ctx context.Context, id string) (openapi.RequestState, er
 	return fetch[openapi.RequestState](ctx, c, call{path: "/v1/requests/%s", name: id})
 }
 
+// MaxInForce is how many ids one call of InForce can have.
+const MaxInForce = 1000
+
+// InForce returns those of the ids whose credentials are in force. It leaves out those of other callers.
+func (c *Client) InForce(ctx context.Context, ids []string) ([]string, error) {
+	alive, err := fetch[openapi.InForce](ctx, c, call{method: http.MethodPost, path: "/v1/in-force", body: openapi.InForceRequest{Ids: ids}})
+	return alive.Ids, err
+}
+
 // Wait returns the state of one of the caller's own requests once it is no longer pending. If ctx ends first, it returns the
 // last state with an error. It calls the server as often as it needs to.
 func (c *Client) Wait(ctx context.Context, id string) (openapi.RequestState, error) {

@@ -1049,6 +1049,17 @@ type Health struct {
 // HealthStatus defines model for HealthStatus.
 type HealthStatus string
 
+// InForce defines model for InForce.
+type InForce struct {
+	// Ids Those of the ids whose credentials are in force.
+	Ids []string `json:"ids"`
+}
+
+// InForceRequest defines model for InForceRequest.
+type InForceRequest struct {
+	Ids []string `json:"ids"`
+}
+
 // InclusionProof defines model for InclusionProof.
 type InclusionProof struct {
 	Hashes []Hash `json:"hashes"`
@@ -2274,6 +2285,9 @@ type ApplyCatalogueJSONRequestBody = CatalogueOrder
 
 // DecideCatalogueJSONRequestBody defines body for DecideCatalogue for application/json ContentType.
 type DecideCatalogueJSONRequestBody = CatalogueDecision
+
+// ListInForceJSONRequestBody defines body for ListInForce for application/json ContentType.
+type ListInForceJSONRequestBody = InForceRequest
 
 // ReportUsesJSONRequestBody defines body for ReportUses for application/json ContentType.
 type ReportUsesJSONRequestBody = UseRequest

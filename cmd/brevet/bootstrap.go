@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/mint"
@@ -21,17 +22,20 @@ type BootstrapCmd struct {
 	AuditorUser         string `help:"Database user to create for auditors, with read access to the record."`
 	AuditorPasswordFile string `help:"File that holds the auditors' database password." type:"path"`
 
-	VaultAddress    string `help:"URL of Vault or OpenBao." required:""`
-	VaultCAFile     string `name:"vault-ca-file" help:"PEM file with the roots for Vault's certificate." type:"path"`
-	VaultNamespace  string `help:"Namespace in Vault."`
-	VaultTokenFile  string `help:"File with an admin token, which is used once and not stored." required:"" type:"path"`
-	VaultAppRoleDir string `name:"vault-approle-dir" help:"Folder to write the broker's role_id and secret_id to." required:"" type:"path"`
-	TransitMount    string `help:"Mount of the Transit engine." default:"transit"`
-	SigningKey      string `help:"Name of the signing key." default:"brevet"`
-	KeyType         string `help:"Type of the signing key: ${enum}." enum:"ecdsa-p256,ed25519" default:"ecdsa-p256"`
-	AppRole         string `name:"approle" help:"Name of the broker's AppRole and policy. Deployments that share a Vault also need their own --transit-mount and --token-role, or a namespace each." default:"brevet"`
-	TokenRole       string `help:"Name of the Vault token role for all credentials except JWTs." default:"brevet"`
-	Catalogue       string `help:"Folder with the catalogue whose Vault policies to write. Run bootstrap again after each change to it." type:"existingdir"`
+	VaultAddress    string        `help:"URL of Vault or OpenBao." required:""`
+	VaultCAFile     string        `name:"vault-ca-file" help:"PEM file with the roots for Vault's certificate." type:"path"`
+	VaultNamespace  string        `help:"Namespace in Vault."`
+	VaultTokenFile  string        `help:"File with an admin token, which is used once and not stored." required:"" type:"path"`
+	VaultAppRoleDir string        `name:"vault-approle-dir" help:"Folder to write the broker's role_id and secret_id to." required:"" type:"path"`
+	TransitMount    string        `help:"Mount of the Transit engine." default:"transit"`
+	SigningKey      string        `help:"Name of the signing key." default:"brevet"`
+	KeyType         string        `help:"Type of the signing key: ${enum}." enum:"ecdsa-p256,ed25519" default:"ecdsa-p256"`
+	AppRole         string        `name:"approle" help:"Name of the broker's AppRole and policy. Deployments that share a Vault also need their own --transit-mount and --token-role, or a namespace each." default:"brevet"`
+	SecretIDTTL     time.Duration `name:"secret-id-ttl" help:"How long the broker's secret id is good for logins, such as 720h. Default: until the next bootstrap. The broker logs in each hour, so run bootstrap again before that." default:"0s"`
+	SecretIDCIDR    []string      `name:"secret-id-cidr" help:"Network from which Vault accepts the broker's login and its tokens, such as 10.1.0.0/16; repeatable. Default: any." placeholder:"CIDR" sep:"none"`
+	KeepSecretIDs   bool          `name:"keep-secret-ids" help:"Keep the earlier secret ids of the AppRole, for replicas that do not read --vault-approle-dir itself but a copy."`
+	TokenRole       string        `help:"Name of the Vault token role for all credentials except JWTs." default:"brevet"`
+	Catalogue       string        `help:"Folder with the catalogue whose Vault policies to write. Run bootstrap again after each change to it." type:"existingdir"`
 }
 
 // Run prepares the database and Vault. It can be run again.
@@ -62,28 +66,42 @@ func (c *BootstrapCmd) Run(ctx context.Context, con *console) error {
 		}
 	}
 	con.say("the database is ready")
-	if err := c.vault(ctx); err != nil {
+	destroyed, err := c.vault(ctx)
+	if err != nil {
 		return fmt.Errorf("preparing Vault at %s: %w", c.VaultAddress, err)
 	}
 	con.say("Vault is ready; the broker's AppRole login is in " + c.VaultAppRoleDir)
+	if destroyed > 0 {
+		con.say(fmt.Sprintf("earlier secret ids destroyed: %d", destroyed))
+	}
+	if c.SecretIDTTL > 0 {
+		con.say("the login expires at " + time.Now().Add(c.SecretIDTTL).UTC().Format(time.RFC3339) + ": run bootstrap again before that")
+	}
 	return nil
 }
 
-func (c *BootstrapCmd) vault(ctx context.Context) error {
+// vault returns how many earlier secret ids it has destroyed.
+func (c *BootstrapCmd) vault(ctx context.Context) (destroyed int, err error) {
 	token, err := secret.ReadFile(c.VaultTokenFile)
 	if err != nil {
-		return fmt.Errorf("--vault-token-file: %w", err)
+		return 0, fmt.Errorf("--vault-token-file: %w", err)
 	}
 	b := mint.Bootstrap{
 		Addr: c.VaultAddress, CAFile: c.VaultCAFile, Namespace: c.VaultNamespace, Token: token,
 		Mount: c.TransitMount, SigningKey: c.SigningKey, KeyType: c.KeyType, Role: c.AppRole, TokenRole: c.TokenRole,
+		SecretIDTTL: c.SecretIDTTL, CIDRs: c.SecretIDCIDR,
 	}
 	if c.Catalogue != "" {
 		catalogue, err := scopes.LoadFS(os.DirFS(c.Catalogue))
 		if err != nil {
-			return fmt.Errorf("--catalogue: %w", err)
+			return 0, fmt.Errorf("--catalogue: %w", err)
 		}
 		b.Policies, b.MaxTTL = catalogue.VaultPolicies(), app.LongestTTL(catalogue)
 	}
-	return app.WriteAppRole(ctx, c.VaultAppRoleDir, b)
+	login, err := app.WriteAppRole(ctx, c.VaultAppRoleDir, b)
+	if err != nil || c.KeepSecretIDs {
+		return 0, err
+	}
+	// The new login is in its file now, where a running broker reads it when its present token ends.
+	return b.DestroyEarlier(ctx, login)
 }

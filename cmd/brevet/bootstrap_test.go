@@ -134,9 +134,13 @@ func TestBootstrapThenServe(t *testing.T) {
 		t.Errorf("got %q on standard output, want nothing", first.out)
 	}
 	roleID, secretID := p.read(t, "approle/role_id"), p.read(t, "approle/secret_id")
-	p.bootstrap(t).want(t, 0, "the schema is up to date")
+	p.bootstrap(t).want(t, 0, "the schema is up to date", "earlier secret ids destroyed: 1")
 	if p.read(t, "approle/role_id") != roleID || p.read(t, "approle/secret_id") == secretID {
 		t.Error("the second run should keep the role and bring a new secret id")
+	}
+	if again := p.bootstrap(t, "--keep-secret-ids", "--secret-id-ttl", "24h", "--secret-id-cidr", "127.0.0.0/8"); again.code != 0 ||
+		strings.Contains(again.err, "destroyed") || !strings.Contains(again.err, "the login expires at ") {
+		t.Errorf("got %d, %s; want no secret id destroyed, and its end named", again.code, again.err)
 	}
 	for _, secret := range []string{p.read(t, "password"), p.read(t, "root-token"), secretID} {
 		if strings.Contains(first.err, secret) {

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -46,18 +48,34 @@ type EgressServeCmd struct {
 	Listen string  `help:"Loopback address for the sandbox, with a password." default:"127.0.0.1:3128"`
 	Socket string  `help:"Unix socket of mode 0600 for the sandbox to call, without a password." type:"path"`
 	MTLS   string  `help:"Address (host:port) for sandboxes that authenticate with their SVIDs. The Workload API must also give their identities to this gateway." name:"listen-mtls"`
-	Dir    string  `help:"Folder for the gateway's certificate, address and password, which brevet egress env reads." default:".brevet-egress" type:"path"`
+	Dir    string  `help:"Folder for the gateway's certificate, address and password, which brevet egress env reads. Default: brevet/egress in your cache folder." type:"path"`
 }
 
 // releaseWithin bounds the release of a gateway's credentials.
 const releaseWithin = 10 * time.Second
 
+// gatewayFolder returns the folder that --dir names, or else the one of the current user. It is never a folder of the working
+// directory by default: a cloned repository could name there a proxy and a CA for the shell of whoever works in it.
+func gatewayFolder(dir string) (string, error) {
+	if dir != "" {
+		return dir, nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("finding your cache folder: %w: set --dir", err)
+	}
+	return filepath.Join(cache, "brevet", "egress"), nil
+}
+
 // Run serves until ctx ends.
-func (c *EgressServeCmd) Run(ctx context.Context, con *console) error {
+func (c *EgressServeCmd) Run(ctx context.Context, con *console) (err error) {
 	if err := closed(); err != nil {
 		return err
 	}
 	defer ballast()()
+	if c.Dir, err = gatewayFolder(c.Dir); err != nil {
+		return err
+	}
 	scopes, err := scopesInOrder(c.Scope, c.Param)
 	if err != nil {
 		return err
@@ -195,17 +213,22 @@ func scopesInOrder(names, params inOrder) (scopes map[string]map[string]any, err
 
 // EgressEnvCmd is `brevet egress env`.
 type EgressEnvCmd struct {
-	Dir string `help:"The gateway's folder." default:".brevet-egress" type:"path"`
+	Dir string `help:"The gateway's folder. Default: brevet/egress in your cache folder." type:"path"`
 }
 
 // Run prints lines for a shell, or one JSON object, for a gateway that responds.
-func (c *EgressEnvCmd) Run(ctx context.Context, con *console) error {
+func (c *EgressEnvCmd) Run(ctx context.Context, con *console) (err error) {
+	if c.Dir, err = gatewayFolder(c.Dir); err != nil {
+		return err
+	}
 	start := "brevet egress --task TASK --dir " + quote(c.Dir)
 	endpoint, err := egress.ReadEndpoint(c.Dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("no gateway was started with the folder %s: start one with %s, or set --dir to the folder of a running gateway",
 			c.Dir, start)
+	case errors.Is(err, egress.ErrNotPrivate):
+		return fmt.Errorf("%w: start a gateway with a folder of your own with mode 0700: %s", err, start)
 	case errors.Is(err, egress.ErrNoAddress):
 		return fmt.Errorf("%w: restart the gateway with %s", err, start)
 	case err != nil:

@@ -281,11 +281,7 @@ func TestEgressEnvNeedsARunningGateway(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
 			if tc.address != "" {
-				for name, text := range map[string]string{"address": tc.address, "password": "of-this-gateway", "ca.pem": ""} {
-					if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-						t.Fatal(err)
-					}
-				}
+				gatewayFiles(t, dir, tc.address)
 			}
 			for _, output := range []string{"text", "json"} {
 				got := inProcess(t, "egress", "env", "--dir", dir, "-o", output)
@@ -312,6 +308,89 @@ func (s *session) reportedCalls(t *testing.T) map[string]float64 {
 		}
 	}
 	return calls
+}
+
+// gatewayFiles writes the files of a gateway to dir, which a gateway that ran at address would have left there.
+func gatewayFiles(t *testing.T, dir, address string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"address": address, "password": "of-this-gateway", "ca.pem": ""} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestEgressEnvIgnoresTheWorkingDirectory checks that a cloned repository cannot become the proxy and the CA of a shell.
+func TestEgressEnvIgnoresTheWorkingDirectory(t *testing.T) {
+	home, repository := t.TempDir(), t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("XDG_CACHE_HOME", filepath.Join(home, "cache"))
+	t.Chdir(repository)
+	unused := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	for _, dir := range []string{".brevet-egress", "brevet/egress", "."} {
+		gatewayFiles(t, filepath.Join(repository, dir), unused)
+	}
+	got := inProcess(t, "egress", "env")
+	got.want(t, 1, "no gateway was started with the folder "+home)
+	if strings.Contains(got.err, unused) {
+		t.Errorf("got %s: the command read a folder of the working directory", got.err)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gatewayFiles(t, filepath.Join(cache, "brevet", "egress"), unused)
+	inProcess(t, "egress", "env").want(t, 1, unused+": no gateway responds")
+}
+
+// TestEgressEnvRefusesFoldersThatOthersCanWrite checks that no variables come from files that somebody else may have written.
+func TestEgressEnvRefusesFoldersThatOthersCanWrite(t *testing.T) {
+	t.Parallel()
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	gatewayFiles(t, elsewhere, "127.0.0.1:3128")
+	link := func(name string) func(string) error {
+		return func(dir string) error {
+			at := filepath.Join(dir, name)
+			return errors.Join(os.RemoveAll(at), os.Symlink(filepath.Join(elsewhere, name), at))
+		}
+	}
+	mode := func(name string, mode os.FileMode) func(string) error {
+		return func(dir string) error { return os.Chmod(filepath.Join(dir, name), mode) }
+	}
+	cases := map[string]func(dir string) error{
+		"the folder is writable by a group":     mode("", 0o770),
+		"the folder is writable by all":         mode("", 0o777),
+		"the folder is a link":                  link(""),
+		"the address is writable by a group":    mode("address", 0o620),
+		"the password is writable by all":       mode("password", 0o602),
+		"the certificate is writable by all":    mode("ca.pem", 0o666),
+		"the address is a link":                 link("address"),
+		"the password is a link":                link("password"),
+		"the certificate is a link":             link("ca.pem"),
+		"the socket of the databases is a link": link(".s.PGSQL.5432"),
+	}
+	if os.Getuid() == 0 { // only root can give files away
+		const nobody = 65534
+		cases["the folder is another user's"] = func(dir string) error { return os.Chown(dir, nobody, nobody) }
+		cases["the certificate is another user's"] = func(dir string) error { return os.Chown(filepath.Join(dir, "ca.pem"), nobody, nobody) }
+	}
+	for name, change := range cases {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "gateway")
+			gatewayFiles(t, dir, "127.0.0.1:3128")
+			if err := change(dir); err != nil {
+				t.Fatal(err)
+			}
+			got := inProcess(t, "egress", "env", "--dir", dir)
+			got.want(t, 1, "is a link, or belongs to another user, or others can write to it")
+			if got.out != "" {
+				t.Errorf("got %q, want no variables", got.out)
+			}
+		})
+	}
 }
 
 // leaveSocket leaves a socket behind, as a killed gateway does.

@@ -364,6 +364,7 @@ func (s *session) agentIsLimited(t *testing.T) {
 	if !a.call(t, "request", map[string]any{"scope": "brief.login.read"}, &got) || got.Status != "refused" {
 		t.Errorf("got %+v", got)
 	}
+	s.agentWaitsForOthers(t, a)
 	got, _ = a.issue(t, map[string]any{"scope": "reports.orders.read"})
 	if filepath.Dir(got.File) != dir || got.Task != "t-limited" {
 		t.Errorf("got %+v", got)
@@ -374,6 +375,25 @@ func (s *session) agentIsLimited(t *testing.T) {
 	}
 	brevet(t, s.env, "request", "github.issues.read", "repo=acme/api", "--task", "t-limited").want(t, 0)
 	brevet(t, s.env, "mcp", "--dir", "/tmp").want(t, 1, "other users can read")
+}
+
+// agentWaitsForOthers checks that a limited agent gets no credential for a request of its sandbox for another scope.
+func (s *session) agentWaitsForOthers(t *testing.T, limited *model) {
+	t.Helper()
+	other := s.agent(t)
+	var waiting, got mcpserver.Answer
+	if other.call(t, "request", map[string]any{"scope": "github.issues.write", "params": map[string]any{"repo": "acme/limited"}}, &waiting) ||
+		waiting.Status != "pending" {
+		t.Fatalf("got %+v", waiting)
+	}
+	brevet(t, s.person(t, "alice"), "approvals", "approve", waiting.ID, "--yes").want(t, 0)
+	if !limited.call(t, "wait", map[string]any{"id": waiting.ID}, &got) || got.Status != "refused" || got.File != "" {
+		t.Errorf("got %+v for a request whose scope --scope does not name, want a refusal", got)
+	}
+	if other.call(t, "wait", map[string]any{"id": waiting.ID}, &got) || got.Status != "issued" {
+		t.Errorf("got %+v, want the request still redeemable by the agent without --scope", got)
+	}
+	other.leave(t)
 }
 
 // TestShows checks that shows finds credentials in all encodings.

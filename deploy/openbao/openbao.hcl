@@ -47,7 +47,8 @@ initialize "bootstrap" {
         path "auth/token/roles/brevet" { capabilities = ["create", "update"] }
         path "auth/approle/role/brevet" { capabilities = ["create", "update"] }
         path "auth/approle/role/brevet/role-id" { capabilities = ["read"] }
-        path "auth/approle/role/brevet/secret-id" { capabilities = ["create", "update"] }
+        path "auth/approle/role/brevet/secret-id" { capabilities = ["create", "update", "list"] }
+        path "auth/approle/role/brevet/secret-id-accessor/destroy" { capabilities = ["create", "update"] }
       EOT
     }
   }

@@ -24,6 +24,8 @@ type Config struct {
 	LameDuck time.Duration `yaml:"lame_duck,omitempty"`
 	// Name of the ledger in its signed checkpoints. It is permanent: another name means another ledger. Default: the issuer without https:// and with /ledger appended.
 	LedgerName string `yaml:"ledger_name,omitempty"`
+	// File that holds the key from which the keys for list cursors, DPoP nonces and logins in progress of the console are derived: 32 bytes or more, the same on every replica. Default: the key that the first migration stored in the database, which whoever can read the whole database can read too.
+	CursorKeyFile string `yaml:"cursor_key_file,omitempty"`
 	// Public keys that signed earlier checkpoints, as brevet audit keys prints them. Needed if Vault's key for the ledger was lost, or if its name changed.
 	FormerLedgerKeys []string `yaml:"former_ledger_keys,omitempty"`
 	// The server's certificate.
@@ -324,7 +326,7 @@ func (c *Config) complete(dir string) {
 	c.Vault.JWKSMaxAge = cmp.Or(c.Vault.JWKSMaxAge, 5*time.Minute)
 	c.Log.Level = cmp.Or(c.Log.Level, "info")
 	c.Log.Format = cmp.Or(c.Log.Format, "text")
-	paths := []*string{&c.TLS.CertFile, &c.TLS.KeyFile, &c.Catalogue, &c.Postgres.URLFile, &c.Postgres.AuditURLFile, &c.Vault.CAFile, &c.Vault.TokenFile}
+	paths := []*string{&c.CursorKeyFile, &c.TLS.CertFile, &c.TLS.KeyFile, &c.Catalogue, &c.Postgres.URLFile, &c.Postgres.AuditURLFile, &c.Vault.CAFile, &c.Vault.TokenFile}
 	for i := range c.TrustDomains {
 		paths = append(paths, &c.TrustDomains[i].BundleFile)
 		if e := c.TrustDomains[i].BundleEndpoint; e != nil {

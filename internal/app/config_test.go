@@ -31,6 +31,31 @@ vault:
   approle: {role_id_file: secrets/role_id, secret_id_file: secrets/secret_id}
 `
 
+func TestCursorKeyComesFromItsFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "key")
+	read := func(text string) ([]byte, error) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := Load(write(t, goodConfig+"cursor_key_file: "+file+"\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return (&service{cfg: cfg}).cursorKey()
+	}
+	want := strings.Repeat("k", 32)
+	if got, err := read(want + "\n"); err != nil || string(got) != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+	if got, err := read(want[1:]); err == nil || !strings.Contains(err.Error(), "cursor_key_file") || strings.Contains(err.Error(), "kk") {
+		t.Errorf("got %q, %v for a short key, want an error that names the key of the configuration and not the secret", got, err)
+	}
+	if _, err := Load(write(t, goodConfig+"cursor_key: "+want+"\n")); err == nil {
+		t.Error("got a key in the configuration itself accepted")
+	}
+}
+
 func TestLoadConfig(t *testing.T) {
 	cfg, err := Load(write(t, goodConfig))
 	if err != nil {

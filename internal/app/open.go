@@ -289,6 +289,7 @@ func (s *service) openBroker(ctx context.Context) error {
 		}
 	})
 	warnUnsignable(ctx, s.Log, site, s.catalogue)
+	warnUnowned(ctx, s.Log, s.cfg.People, s.catalogue)
 	s.background(ctx, func(ctx context.Context) error { return s.core.Sweep(ctx, s.book) })
 	s.background(ctx, s.core.FollowCatalogue)
 	s.background(ctx, s.core.RecordCounts)
@@ -318,6 +319,14 @@ func warnUnsignable(ctx context.Context, log *slog.Logger, site passkey.RelyingP
 		if s.Approval != nil && s.Approval.Passkey == scopes.PasskeyRequired {
 			log.WarnContext(ctx, "scope requires passkeys, but no console is configured", "scope", s.Name)
 		}
+	}
+}
+
+// warnUnowned logs that no sandbox has an owner, if people approve anything: then they may approve what they ask for themselves.
+func warnUnowned(ctx context.Context, log *slog.Logger, cfg *PeopleConfig, catalogue *scopes.Catalogue) {
+	approved := func(s *scopes.Scope) bool { return s.Approval != nil }
+	if cfg != nil && len(cfg.Owners) == 0 && slices.ContainsFunc(catalogue.Scopes(), approved) {
+		log.WarnContext(ctx, "people.owners is empty: people may approve requests of sandboxes that they run")
 	}
 }
 
@@ -371,13 +380,17 @@ func (s *service) openAPI(ctx context.Context) (err error) {
 	if err = errors.Join(rolesErr, err); err != nil {
 		return err
 	}
+	cursorKey, err := s.cursorKey()
+	if err != nil {
+		return err
+	}
 	hosts := s.cfg.Hosts
 	if u, err := url.Parse(s.cfg.Issuer); err == nil {
 		hosts = append(hosts, u.Host)
 	}
 	s.api, err = httpapi.New(httpapi.Config{
 		Broker: s.core, Attestor: s.attestor, People: s.people.verifier, Keys: s.minter, InclusionProofs: s.book, LogKeys: s.logKey,
-		Hosts: hosts, JWKSMaxAge: s.cfg.Vault.JWKSMaxAge, CursorKey: s.book.CursorKey(),
+		Hosts: hosts, JWKSMaxAge: s.cfg.Vault.JWKSMaxAge, CursorKey: cursorKey,
 		Auditors: auditors, Admins: admins, Orchestrators: orchestrators,
 		ResourceServers: resourceServers, BootstrapAdmin: s.people.bootstrap, Bootstrap: s.book,
 		Ready: []httpapi.Check{
@@ -389,6 +402,23 @@ func (s *service) openAPI(ctx context.Context) (err error) {
 		Log: s.Log, Registry: s.registry, Now: s.Now,
 	})
 	return err
+}
+
+// minCursorKey is the least length of the key in cursor_key_file, in bytes.
+const minCursorKey = 32
+
+// cursorKey returns the key that the replicas share: the one of the file, or else the one in the database.
+func (s *service) cursorKey() ([]byte, error) {
+	key, err := readSecret("cursor_key_file", s.cfg.CursorKeyFile)
+	switch {
+	case err != nil:
+		return nil, err
+	case s.cfg.CursorKeyFile == "":
+		return s.book.CursorKey(), nil
+	case len(key.Reveal()) < minCursorKey:
+		return nil, fmt.Errorf("cursor_key_file: the key has %d bytes: use at least %d random ones", len(key.Reveal()), minCursorKey)
+	}
+	return []byte(key.Reveal()), nil
 }
 
 // anyBundle returns an error unless at least one trust domain has a bundle. The outage of another trust domain must not take
@@ -405,9 +435,13 @@ func (s *service) openConsole() (*pages.Console, error) {
 	if err != nil {
 		return nil, fmt.Errorf("people: %w", err)
 	}
+	key, err := s.cursorKey()
+	if err != nil {
+		return nil, err
+	}
 	cfg := pages.Config{
 		Broker: s.core, People: s.people.verifier, InclusionProofs: s.book, LogKeys: s.logKey, Sessions: s.book, Past: s.book, Ledger: s.book,
-		Vault: s.minter, Key: s.book.CursorKey(), Voted: s.api.CountVote,
+		Vault: s.minter, Key: key, Voted: s.api.CountVote,
 		ClientID: s.cfg.People.ClientID, HTTPClient: carrier, URL: s.cfg.Console.URL, Log: s.Log, Now: s.Now,
 		Bundles: func() []pages.Bundle {
 			var all []pages.Bundle

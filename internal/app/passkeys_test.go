@@ -57,3 +57,40 @@ func TestUnsignableScopesAreLogged(t *testing.T) {
 		t.Errorf("without a console: said %s", said.String())
 	}
 }
+
+func TestApprovalsWithoutOwnersAreLogged(t *testing.T) {
+	load := func(approval string) *scopes.Catalogue {
+		catalogue, err := scopes.Load([]scopes.File{
+			{Name: "a.yaml", Data: []byte(`scopes:
+  - name: git.push
+    title: Push
+    authority: write
+    resource: git:all
+    ttl: {default: 1m, max: 5m}
+    credential: {kind: jwt, audience: https://git.test}
+` + approval)},
+			{Name: "p.cedar", Data: []byte(`@id("p") permit (principal, action, resource);`)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return catalogue
+	}
+	const approval = "    approval: {group: oncall}\n"
+	for name, tc := range map[string]struct {
+		people    *PeopleConfig
+		catalogue *scopes.Catalogue
+		warned    bool
+	}{
+		"no owners":    {&PeopleConfig{}, load(approval), true},
+		"owners":       {&PeopleConfig{Owners: []string{"spiffe://acme.test/users/{owner}/**"}}, load(approval), false},
+		"no approvals": {&PeopleConfig{}, load(""), false},
+		"no people":    {nil, load(approval), false},
+	} {
+		var said bytes.Buffer
+		warnUnowned(t.Context(), slog.New(slog.NewTextHandler(&said, nil)), tc.people, tc.catalogue)
+		if got := strings.Contains(said.String(), "level=WARN"); got != tc.warned {
+			t.Errorf("%s: got a warning %t, want %t: %s", name, got, tc.warned, said.String())
+		}
+	}
+}

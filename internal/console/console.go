@@ -65,7 +65,7 @@ type Config struct {
 	// Problems are the errors that the API returns.
 	Problems []Problem
 	// Voted counts a recorded vote. It may be nil.
-	Voted func(c *broker.ApprovalRequest, verdict approval.Verdict, who people.Person)
+	Voted func(c *broker.ApprovalRequest, verdict approval.Verdict)
 	Log   *slog.Logger
 	Now   func() time.Time
 }

@@ -21,6 +21,7 @@ var (
 	errMethod      = errors.New("method not allowed")
 	errLogin       = errors.New("login failed")
 	errDeclined    = errors.New("provider declined the login")
+	errNotFresh    = errors.New("provider did not confirm a fresh login")
 	errSecretText  = errors.New("text appears to contain a secret")
 	errCursor      = errors.New("cursor belongs to another listing")
 	errSelection   = errors.New("invalid selection")
@@ -49,6 +50,7 @@ var troubles = []trouble{
 	{errNobody, "unauthenticated", http.StatusUnauthorized, "Login required", "Your session has ended. Nothing was changed.", "Log in and try again."},
 	{errLogin, "unauthenticated", http.StatusBadRequest, "Login failed", "The login timed out, or it was started in another window or on another site. You are not logged in.", "Log in again."},
 	{errDeclined, "unauthenticated", http.StatusForbidden, "Login declined", "You cancelled the login, or the provider does not let you use this console. You are not logged in.", "Log in again, or ask the administrator of the provider."},
+	{errNotFresh, "old_login", http.StatusForbidden, "Recent login not confirmed", "The provider did not confirm that you logged in within the last five minutes. Your session has not changed.", "Log out at the provider and try again. If the problem persists, ask the operator: the provider must support max_age and auth_time."},
 	{people.ErrToken, "unauthenticated", http.StatusUnauthorized, "ID token rejected", "The console did not accept the ID token of the provider. You are not logged in.", "Log in again. If the problem persists, contact the operator."},
 	{people.ErrProviderUnavailable, "provider_unavailable", http.StatusServiceUnavailable, "OpenID provider unavailable", "The console cannot verify your identity without the provider. Nothing was changed.", "Try again in a few seconds."},
 	{errPace, "rate_limited", http.StatusTooManyRequests, "Rate limit exceeded", "Your login sends more requests than the limit for one person allows. Nothing was changed.", "Wait a few seconds. If these are not your requests, log out and contact the operator."},
@@ -69,7 +71,7 @@ var troubles = []trouble{
 	{broker.ErrPasskey, "passkey_required", http.StatusForbidden, "Passkey signature required", "The approval must be signed by one of your current passkeys, and it was not. Your vote was not counted.", "Reload the request and approve it with your passkey. If you have none, add one."},
 	{broker.ErrNotRegistered, "not_registered", http.StatusUnprocessableEntity, "Passkey was not added", "The response of your device is invalid or too late, or the passkey is already registered.", "Try again."},
 	{broker.ErrNotVouched, "passkey_required", http.StatusForbidden, "Existing passkey required", "You already have a passkey, so one of your passkeys must sign the new one. Nothing was added, and the attempt is recorded.", "Try again with a passkey that you have at hand."},
-	{broker.ErrOldLogin, "old_login", http.StatusForbidden, "Recent login required", "You can add your first passkey only within five minutes of a login. Nothing was added, and the attempt is recorded.", "Log in again at /login?return=/you/passkeys and add the passkey."},
+	{broker.ErrOldLogin, "old_login", http.StatusForbidden, "Recent login required", "You can add your first passkey only within five minutes of a login. Nothing was added, and the attempt is recorded.", "Log in again at /login?fresh&return=/you/passkeys and add the passkey."},
 	{broker.ErrPasskeyName, "invalid_request", http.StatusUnprocessableEntity, "Invalid passkey name", "A name is one line of visible text, at most 64 characters. Nothing was added.", "Try again with another name."},
 	{broker.ErrTooManyPasskeys, "too_many", http.StatusConflict, "Too many passkeys", "You have reached the maximum number of passkeys. Nothing was added.", "Remove a passkey first."},
 	{errConfirm, "invalid_request", http.StatusUnprocessableEntity, "Confirmation required", "You did not type the confirmation word. Nothing was changed.", "Go back and type the word exactly as shown."},

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,6 +34,9 @@ const (
 	// loginLife is how long a login at the provider may take.
 	loginLife       = 10 * time.Minute
 	providerTimeout = 10 * time.Second
+	// freshAge is the age of a login at the provider from which the provider must ask the person again, if a fresh login is
+	// needed. It leaves four of the broker's five minutes to add a passkey.
+	freshAge = time.Minute
 	// providerPause is the pause before the console retries a provider that did not respond.
 	providerPause = 2 * time.Second
 	// maxUsed bounds how many used login states are kept. When they are dropped, a replayed callback costs one more request
@@ -61,6 +65,7 @@ type login struct {
 type loginState struct {
 	State, Nonce, Verifier, Return string
 	Until                          time.Time
+	Fresh                          bool // the person must log in at the provider now, in spite of the provider's session
 }
 
 func newLogin(cfg Config, origin *url.URL) (*login, error) {
@@ -149,7 +154,7 @@ func (c *Console) beginLogin(w http.ResponseWriter, r *http.Request) {
 	}
 	b := loginState{
 		State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(),
-		Return: localPath(r.URL.Query().Get("return")), Until: c.cfg.Now().Add(loginLife),
+		Return: localPath(r.URL.Query().Get("return")), Until: c.cfg.Now().Add(loginLife), Fresh: r.URL.Query().Has("fresh"),
 	}
 	text, err := json.Marshal(b)
 	if err != nil {
@@ -157,8 +162,12 @@ func (c *Console) beginLogin(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.setLoginCookie(w, base64.RawURLEncoding.EncodeToString(seal(c.login.box, text)), int(loginLife.Seconds()))
-	to := flow.AuthCodeURL(b.State, oidc.Nonce(b.Nonce), oauth2.S256ChallengeOption(b.Verifier))
-	http.Redirect(w, r, to, http.StatusSeeOther)
+	options := []oauth2.AuthCodeOption{oidc.Nonce(b.Nonce), oauth2.S256ChallengeOption(b.Verifier)}
+	if b.Fresh {
+		// The provider must then say in the token when the person logged in (OpenID Connect Core, 3.1.2.1).
+		options = append(options, oauth2.SetAuthURLParam("max_age", strconv.Itoa(int(freshAge.Seconds()))))
+	}
+	http.Redirect(w, r, flow.AuthCodeURL(b.State, options...), http.StatusSeeOther)
 }
 
 func (c *Console) setLoginCookie(w http.ResponseWriter, value string, maxAge int) {
@@ -250,6 +259,9 @@ func (c *Console) exchange(r *http.Request, b loginState) (raw string, person pe
 	person, err = c.cfg.People.Login(ctx, raw, b.Nonce)
 	if err != nil {
 		return "", person, fmt.Errorf("logging in: %w", err)
+	}
+	if b.Fresh && !c.cfg.Broker.FreshLogin(person) {
+		return "", person, errNotFresh // it ignored max_age
 	}
 	return raw, person, nil
 }

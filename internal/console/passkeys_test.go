@@ -40,6 +40,15 @@ func TestBrowserPasskeySignsApproval(t *testing.T) {
 	}
 	alice.run(chromedp.Click(`main a[href="/you/passkeys"]`), chromedp.WaitVisible(`//h1[.="Your passkeys"]`))
 	alice.has("No passkeys.")
+	// A login of which the provider did not say the time adds none.
+	alice.run(chromedp.Click(`main a[href^="/login?fresh"]`), chromedp.WaitVisible(`input[name="login"], button[type="submit"], form[data-makes]`))
+	switch at := get(alice, chromedp.Evaluate[string](`document.querySelector('input[name="login"]') ? "login" : document.querySelector("main#main") ? "" : "consent"`)); at {
+	case "login": // the first login is more than a minute ago
+		alice.signIn("alice")
+	case "consent":
+		alice.run(chromedp.Click(`button[type="submit"]`))
+	}
+	alice.run(chromedp.WaitVisible(`form[data-makes]`))
 	const add = `form[data-makes] button`
 	alice.run(chromedp.SendKeys(`input[name="name"]`, "work laptop"), chromedp.Click(add), chromedp.WaitVisible(`//p[@role="status"][contains(., "work laptop")]`))
 	alice.check("/you/passkeys")
@@ -72,6 +81,58 @@ func TestBrowserPasskeySignsApproval(t *testing.T) {
 	}
 	remove(alice)
 	w.DB.Check(t)
+}
+
+// TestFirstPasskeyNeedsAFreshLogin checks that an open session adds no passkey: the provider has to say that it asked the person
+// again a moment ago.
+func TestFirstPasskeyNeedsAFreshLogin(t *testing.T) {
+	w := approvalsWorld(t)
+	const fresh, form = "/login?fresh&return=/you/passkeys", "data-makes"
+	alice := w.program(t, "alice")
+	if status, body := w.ask(t, alice, "/you/passkeys", nil); status != http.StatusOK || strings.Contains(body, form) || !strings.Contains(body, "fresh") {
+		t.Errorf("a session: got %d, want a link to a fresh login, and no form:\n%s", status, body)
+	}
+	if status, body := w.ask(t, alice, "/you/passkeys/challenge", url.Values{}); status != http.StatusForbidden {
+		t.Errorf("a session: got %d to a registration, want 403:\n%s", status, body)
+	}
+
+	// The provider ignores max_age, and does not say when the person has logged in.
+	deaf := w.program(t, "")
+	deaf.CheckRedirect, deaf.Transport = nil, withoutMaxAge{}
+	if page := w.oidc.LogIn(t, deaf, w.console+fresh, "alice"); !strings.Contains(page, "Recent login not confirmed") {
+		t.Errorf("without max_age got:\n%s", page)
+	}
+	if status, _ := w.ask(t, deaf, "/you/passkeys/challenge", url.Values{}); status == http.StatusOK {
+		t.Error("a login that the provider did not confirm may register a passkey")
+	}
+
+	again := w.program(t, "")
+	resp, err := again.Get(w.console + fresh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if to, err := resp.Location(); err != nil || to.Query().Get("max_age") != "60" {
+		t.Errorf("got %v, %v, want a redirect with max_age=60", to, err)
+	}
+	again.CheckRedirect = nil
+	if page := w.oidc.LogIn(t, again, w.console+fresh, "alice"); !strings.Contains(page, form) {
+		t.Errorf("after a fresh login got no form:\n%s", page)
+	}
+	if status, body := w.ask(t, again, "/you/passkeys/challenge", url.Values{}); status != http.StatusOK {
+		t.Errorf("after a fresh login: got %d to a registration, want 200:\n%s", status, body)
+	}
+}
+
+// withoutMaxAge drops max_age on the way to the provider.
+type withoutMaxAge struct{}
+
+func (withoutMaxAge) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	query := r.URL.Query()
+	query.Del("max_age")
+	r.URL.RawQuery = query.Encode()
+	return http.DefaultTransport.RoundTrip(r)
 }
 
 // remove removes a passkey. It types the wrong name first, then the right one.

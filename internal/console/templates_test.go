@@ -278,9 +278,10 @@ func samples(t *testing.T) []sample {
 	add("you", admin, pageYou.view("Profile", profile{Name: "Alice Archer", ID: samplePerson, Groups: []string{"engineers", "oncall"}, Expires: ahead(42 * time.Minute), Roles: []role{{"Approver", []string{"spiffe://acme.test"}}, {"Auditor", nil}}}))
 	add("you-newcomer", newcomer, pageYou.view("Profile", profile{}))
 	keys := []broker.Passkey{{ID: sampleID, Name: "work laptop", Time: before(50 * time.Hour), Site: "localhost"}, {ID: sampleID, Name: "phone", Time: before(time.Hour), Site: "other.test"}}
-	add("passkeys", approver, pagePasskeys.view("Your passkeys", passkeysPage{keys, true, "localhost", 10}))
-	add("passkeys-none", approver, pagePasskeys.view("Your passkeys", passkeysPage{nil, true, "localhost", 10}))
-	add("passkeys-full", approver, pagePasskeys.view("Your passkeys", passkeysPage{keys, true, "localhost", 2}))
+	add("passkeys", approver, pagePasskeys.view("Your passkeys", passkeysPage{keys, true, false, "localhost", 10}))
+	add("passkeys-none", approver, pagePasskeys.view("Your passkeys", passkeysPage{nil, true, true, "localhost", 10}))
+	add("passkeys-none-old-login", approver, pagePasskeys.view("Your passkeys", passkeysPage{nil, true, false, "localhost", 10}))
+	add("passkeys-full", approver, pagePasskeys.view("Your passkeys", passkeysPage{keys, true, false, "localhost", 2}))
 	add("passkeys-off", approver, pagePasskeys.view("Your passkeys", passkeysPage{}))
 
 	add("approvals", approver, pageApprovals.view("Approvals", inbox{Asks: []ask{*broken, *plain, *signed}, More: true, State: "x"}))

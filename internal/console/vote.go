@@ -69,7 +69,7 @@ func (c *Console) vote(r *http.Request, who *visitor) (done, error) {
 func (c *Console) cast(r *http.Request, who *visitor, b broker.VoteCast) (*broker.ApprovalRequest, error) {
 	after, err := c.cfg.Broker.Vote(r.Context(), who.Person, b)
 	if after != nil && after.Voted && c.cfg.Voted != nil {
-		c.cfg.Voted(after, b.Verdict, who.Person)
+		c.cfg.Voted(after, b.Verdict)
 	}
 	if errors.Is(err, broker.ErrDecided) && after != nil && after.Voted {
 		return after, nil
@@ -172,10 +172,11 @@ const (
 	challengeLife = 5 * time.Minute
 )
 
-// passkeysPage lists passkeys. Most is how many a person may have.
+// passkeysPage lists passkeys. Most is how many a person may have. Fresh says that the login is recent enough for a first one.
 type passkeysPage struct {
 	Passkeys   []broker.Passkey
 	Configured bool
+	Fresh      bool
 	Site       string
 	Most       int
 }
@@ -187,7 +188,7 @@ func (c *Console) passkeys(r *http.Request, who *visitor) (view, error) {
 		return view{}, err
 	}
 	site := c.cfg.Broker.RelyingParty()
-	return pagePasskeys.view("Your passkeys", passkeysPage{has, site.Configured(), site.ID, broker.MaxPasskeys}), nil
+	return pagePasskeys.view("Your passkeys", passkeysPage{has, site.Configured(), c.cfg.Broker.FreshLogin(who.Person), site.ID, broker.MaxPasskeys}), nil
 }
 
 // credential names a passkey to a browser (WebAuthn's PublicKeyCredentialDescriptorJSON).
@@ -208,6 +209,9 @@ func (c *Console) challengePasskey(w http.ResponseWriter, r *http.Request, who *
 	has, err := c.cfg.Broker.Passkeys(r.Context(), who.Person)
 	if err != nil {
 		return err
+	}
+	if len(has) == 0 && !c.cfg.Broker.FreshLogin(who.Person) {
+		return broker.ErrOldLogin // before the device stores a passkey that would be refused
 	}
 	random := make([]byte, 32)
 	_, _ = rand.Read(random) // it never fails

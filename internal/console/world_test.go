@@ -286,8 +286,17 @@ func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 // login logs in at the provider, after the console redirects there.
 func (b *tab) login(who string) {
 	b.t.Helper()
+	b.run(chromedp.Navigate(b.world.console + "/login?return=/you"))
+	b.signIn(who)
+	if got := b.title(); got != "Profile" {
+		b.t.Fatalf("after the login got the page %q:\n%s", got, b.text("body"))
+	}
+}
+
+// signIn fills in the provider's forms.
+func (b *tab) signIn(who string) {
+	b.t.Helper()
 	b.run(
-		chromedp.Navigate(b.world.console+"/login?return=/you"),
 		chromedp.WaitVisible(`input[name="login"]`), chromedp.SendKeys(`input[name="login"]`, who), chromedp.SendKeys(`input[name="password"]`, "any"),
 		chromedp.Click(`button[type="submit"]`), chromedp.WaitNotPresent(`input[name="login"]`),
 		chromedp.WaitVisible(`button[type="submit"], main#main`),
@@ -296,9 +305,6 @@ func (b *tab) login(who string) {
 		b.run(chromedp.Click(`button[type="submit"]`))
 	}
 	b.run(chromedp.WaitVisible("main#main"))
-	if got := b.title(); got != "Profile" {
-		b.t.Fatalf("after the login got the page %q:\n%s", got, b.text("body"))
-	}
 }
 
 // open opens a page and checks its accessibility.

@@ -26,6 +26,8 @@ type DevPerson struct {
 	Username string
 	Name     string
 	Groups   []string
+	// LoginAge is how old the person's login is when a token is issued. If it is negative, tokens lack auth_time.
+	LoginAge time.Duration
 }
 
 // ProviderConfig configures a Provider.
@@ -179,11 +181,15 @@ func (p *Provider) sign(username, audience, nonce string) (string, error) {
 		return "", fmt.Errorf("issuing an ID token: %w", err)
 	}
 	now := p.cfg.Now()
-	token, err := jwt.Signed(signer).Claims(map[string]any{
+	claims := map[string]any{
 		"iss": p.issuer, "sub": person.Username, "aud": audience, "preferred_username": person.Username,
 		"name": person.Name, "groups": append([]string{}, person.Groups...),
 		"iat": jwt.NewNumericDate(now), "exp": jwt.NewNumericDate(now.Add(idTokenLife)),
-	}).Claims(nonceClaim{nonce}).Serialize()
+	}
+	if person.LoginAge >= 0 {
+		claims["auth_time"] = jwt.NewNumericDate(now.Add(-person.LoginAge))
+	}
+	token, err := jwt.Signed(signer).Claims(claims).Claims(nonceClaim{nonce}).Serialize()
 	if err != nil {
 		return "", fmt.Errorf("issuing an ID token: %w", err)
 	}

@@ -41,6 +41,8 @@ type credentialCache struct {
 
 	mu    sync.Mutex
 	slots map[string]*slot
+	// watched are the credentials that one goroutine watches while there are any.
+	watched []*held
 	// released is set when the cache closes, and closed when every credential is released.
 	released chan struct{}
 	reports  sync.WaitGroup // reports that are not sent yet
@@ -102,7 +104,7 @@ func (p *credentialCache) still(ctx context.Context, h *held) error {
 		case tries == confirmTries:
 			return unavailable(unsure)
 		}
-		unsure = h.confirm(ctx, p.broker, p.now)
+		unsure = confirm(ctx, p.broker, p.now, h)
 	}
 }
 
@@ -169,6 +171,9 @@ func (p *credentialCache) ask(ctx context.Context, s *slot, m match) (*held, err
 	s.current.Store(h)
 	if !closed {
 		p.reports.Add(1)
+		if p.watched = append(p.watched, h); len(p.watched) == 1 {
+			go p.watch(context.WithoutCancel(ctx)) // the other callers need it too
+		}
 	}
 	p.mu.Unlock()
 	if closed {
@@ -178,7 +183,7 @@ func (p *credentialCache) ask(ctx context.Context, s *slot, m match) (*held, err
 	}
 	go func() {
 		defer p.reports.Done()
-		h.watch(p.broker, p.now)
+		<-h.life.Done()
 		p.report(h)
 	}()
 	return h, nil

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,7 +28,7 @@ import (
 )
 
 const (
-	// confirmEvery is how often the gateway asks Brevet whether a credential in use is alive.
+	// confirmEvery is how often the gateway asks Brevet which credentials in use are alive.
 	confirmEvery = 250 * time.Millisecond
 	// confirmWithin bounds one such request. confirmTries is how often the gateway sends it while a call waits for the result.
 	confirmWithin = 600 * time.Millisecond
@@ -74,45 +75,75 @@ func (h *held) ready(now time.Time) bool {
 
 func (h *held) alive(now time.Time) bool { return h.life.Err() == nil && now.Before(h.ends) }
 
-// confirm asks Brevet whether the credential is alive, and ends it if it is not. It returns an error if Brevet can't be asked.
-func (h *held) confirm(ctx context.Context, broker *client.Client, now func() time.Time) error {
+// confirm asks Brevet in one call which of the credentials are alive, and ends the others. It returns an error if Brevet can't be
+// asked.
+func confirm(ctx context.Context, broker *client.Client, now func() time.Time, all ...*held) error {
 	ctx, cancel := context.WithTimeout(ctx, confirmWithin)
 	defer cancel()
-	began := now() // the response may miss an end that is acknowledged after this
-	h.touched.Store(false)
-	state, err := broker.State(ctx, h.id)
-	if errors.Is(err, client.ErrNotFound) || err == nil && !state.InForce {
-		h.end(errEnded)
-		return nil
+	for some := range slices.Chunk(all, client.MaxInForce) {
+		began := now() // the response may miss an end that is acknowledged after this
+		ids := make([]string, len(some))
+		for i, h := range some {
+			h.touched.Store(false)
+			ids[i] = h.id
+		}
+		alive, err := broker.InForce(ctx, ids)
+		if err != nil {
+			return err
+		}
+		for _, h := range some {
+			if slices.Contains(alive, h.id) {
+				h.confirmed.Store(&began)
+			} else {
+				h.end(errEnded)
+			}
+		}
 	}
-	if err == nil {
-		h.confirmed.Store(&began)
-	}
-	return err
+	return nil
 }
 
-// watch confirms the credential at intervals while it is in use or a connection with its certificate is open. If Brevet can't
-// confirm it for longer than patience during use, watch ends it, which aborts the calls in progress.
-func (h *held) watch(broker *client.Client, now func() time.Time) {
+// watch confirms the credentials at intervals that are in use, or that have an open connection with their certificate, with one
+// call for all of them. If Brevet can't confirm a credential for longer than patience during use, watch ends it, which aborts the
+// calls in progress. It returns when none is left.
+func (p *credentialCache) watch(ctx context.Context) {
 	ticker := time.NewTicker(confirmEvery)
 	defer ticker.Stop()
-	for {
-		select {
-		case <-h.life.Done():
-			return
-		case <-ticker.C:
-		}
-		if !now().Before(h.ends) {
-			h.end(errEnded)
+	for range ticker.C {
+		using, left := p.inUse()
+		if !left {
 			return
 		}
-		if h.users.Load() == 0 && h.open.Load() == 0 && !h.touched.Load() {
+		if len(using) == 0 {
 			continue
 		}
-		if err := h.confirm(h.life, broker, now); err != nil && h.users.Load() > 0 && now().Sub(*h.confirmed.Load()) > patience {
-			h.end(errEnded)
+		if err := confirm(ctx, p.broker, p.now, using...); err == nil {
+			continue
+		}
+		for _, h := range using {
+			if h.users.Load() > 0 && p.now().Sub(*h.confirmed.Load()) > patience {
+				h.end(errEnded)
+			}
 		}
 	}
+}
+
+// inUse ends and drops the watched credentials that have expired. It returns those in use, and false if none is left at all.
+func (p *credentialCache) inUse() (using []*held, left bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.now()
+	p.watched = slices.DeleteFunc(p.watched, func(h *held) bool {
+		if !now.Before(h.ends) {
+			h.end(errEnded)
+		}
+		return h.life.Err() != nil
+	})
+	for _, h := range p.watched {
+		if h.users.Load() > 0 || h.open.Load() > 0 || h.touched.Load() {
+			using = append(using, h)
+		}
+	}
+	return using, len(p.watched) > 0
 }
 
 // count adds one call to the report.

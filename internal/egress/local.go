@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -73,8 +74,21 @@ func (l *Local) Serve(ctx context.Context, sandbox *Sandbox) error {
 // ErrNoAddress means that the file with a gateway's address is damaged.
 var ErrNoAddress = errors.New("contains no address")
 
-// ReadEndpoint reads the files of a gateway's folder. The error is [fs.ErrNotExist] if no gateway was started with the folder.
+// ErrNotPrivate means that somebody else may have written a gateway's folder. A shell must not trust its proxy and its CA.
+var ErrNotPrivate = errors.New("is a link, or belongs to another user, or others can write to it")
+
+// ReadEndpoint reads the files of a gateway's folder. The error is [fs.ErrNotExist] if no gateway was started with the folder,
+// and [ErrNotPrivate] if anybody but the current user and root could have written it.
 func ReadEndpoint(dir string) (Endpoint, error) {
+	for _, path := range []string{dir, filepath.Join(dir, addressFile), filepath.Join(dir, passwordFile), filepath.Join(dir, caFile)} {
+		if err := checkPrivate(path); err != nil {
+			return Endpoint{}, err
+		}
+	}
+	if err := checkPrivate(filepath.Join(dir, databaseSocket)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Endpoint{}, err
+	}
+	// Nobody else can replace the files now, because they are in a folder that only its owner can change.
 	address, err := os.ReadFile(filepath.Join(dir, addressFile))
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("reading the gateway's address: %w", err)
@@ -87,4 +101,15 @@ func ReadEndpoint(dir string) (Endpoint, error) {
 		return Endpoint{}, fmt.Errorf("reading the gateway's password: %w", err)
 	}
 	return endpoint(string(address), string(password), dir), nil
+}
+
+func checkPrivate(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return fmt.Errorf("reading the gateway's folder: %w", err)
+	}
+	if !private.Trusted(info) {
+		return fmt.Errorf("%s %w", path, ErrNotPrivate)
+	}
+	return nil
 }

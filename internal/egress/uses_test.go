@@ -2,6 +2,9 @@ package egress_test
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -122,4 +125,44 @@ func TestEarlierUseReportIsKept(t *testing.T) {
 	}
 	w.gateway.Close(t.Context())
 	w.wantLog(t, "level=WARN", "issuance="+id, "sandbox="+agent, "calls=1", "recorded=0")
+}
+
+// The gateway asks about all credentials that a sandbox uses in one call at each interval.
+func TestCredentialsAreConfirmedTogether(t *testing.T) {
+	w := newWorld(t)
+	dir := w.database(t)
+	if _, err := connect(t, "host="+dir+" dbname=target user=host.login.use"); err != nil {
+		t.Fatal(err)
+	}
+	w.events(t)
+	asked := func(operation string) (calls int) {
+		metrics := httptest.NewRecorder()
+		w.stack.Server.Metrics().ServeHTTP(metrics, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+		for line := range strings.Lines(metrics.Body.String()) {
+			if strings.HasPrefix(line, `brevet_http_requests_total{route="`+operation+`"`) {
+				_, count, _ := strings.Cut(line, "} ")
+				n, err := strconv.Atoi(strings.TrimSpace(count))
+				if err != nil {
+					t.Fatal(err)
+				}
+				calls += n
+			}
+		}
+		return calls
+	}
+	// The session and the stream use two credentials now.
+	began, before := time.Now(), asked("listInForce")
+	calls := 0
+	for deadline := began.Add(patience); calls < 20; calls = asked("listInForce") - before {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %s for 20 calls", patience)
+		}
+		<-time.After(idle)
+	}
+	if most := int(time.Since(began)/(250*time.Millisecond)) + 4; calls > most {
+		t.Errorf("got %d calls for two credentials in %s, want at most %d", calls, time.Since(began), most)
+	}
+	if n := asked("getRequest"); n != 0 {
+		t.Errorf("got %d calls about single credentials, want none", n)
+	}
 }

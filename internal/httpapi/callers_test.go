@@ -26,6 +26,7 @@ var (
 		{method: "GET", target: "/v1/requests/" + someID},
 		{method: "DELETE", target: "/v1/requests/" + someID},
 		{target: "/v1/requests/" + someID + "/token", body: `{}`},
+		{target: "/v1/in-force", body: `{"ids":["` + someID + `"]}`},
 		{target: "/v1/issuances/" + someID + "/release", body: nothing},
 		{target: "/v1/issuances/" + someID + "/uses", body: `{"calls":1}`},
 	}

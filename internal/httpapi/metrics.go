@@ -45,8 +45,8 @@ func (r *registry) durations(name, help string, labels ...string) *prometheus.Hi
 	return h
 }
 
-// metrics never uses a SPIFFE ID, a task or a scope as a label, because their number is not bounded. People are few, and
-// operators must see how many requests each of them decides on.
+// metrics never uses a person, a SPIFFE ID, a task or a scope as a label: their number is not bounded, and the metrics port
+// needs no login.
 type metrics struct {
 	duration                                                    *prometheus.HistogramVec
 	inFlight                                                    prometheus.Gauge
@@ -65,8 +65,7 @@ func newMetrics(to prometheus.Registerer) (*metrics, error) {
 		refusals: reg.counter("brevet_problems_total", "Calls answered with a problem, by its code.", "code"),
 		ended: reg.counter("brevet_ended_total", "Credentials on receipts of early ends, by cause and resulting status.",
 			"cause", "status"),
-		votes: reg.counter("brevet_votes_total", "Votes, by verdict, approver group and the voter's subject at the provider.",
-			"verdict", "group", "approver"),
+		votes:  reg.counter("brevet_votes_total", "Votes, by verdict and approver group.", "verdict", "group"),
 		broken: reg.counter("brevet_break_glass_total", "Break-glass votes and the issuances that they approved, by step.", "step"),
 		checks: reg.counter("brevet_checks_total",
 			"Calls that gateways checked, by result: allowed, gateway if the gateway itself was refused, or the code of the problem.",

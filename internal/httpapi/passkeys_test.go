@@ -272,6 +272,11 @@ func TestASessionAloneAddsNoPasskey(t *testing.T) {
 	t.Parallel()
 	var ahead atomic.Int64 // how far the clock is ahead, in seconds
 	s := signedAt(t, func() time.Time { return time.Now().Add(time.Duration(ahead.Load()) * time.Second) })
+	// known makes the provider say another age of Bob's login in new tokens. It issues them as long as its own session lives.
+	known := func(age time.Duration) people.Person {
+		s.Know(devstack.DevPerson{Username: "bob", Groups: []string{"oncall"}, LoginAge: age})
+		return s.Somebody(t, "bob")
+	}
 	bob, challenge := s.Somebody(t, "bob"), []byte("a challenge of nobody's choosing")
 	fresh := func() *testkit.Authenticator {
 		return testkit.NewAuthenticator(t, testkit.Site.ID, testkit.Audience)
@@ -287,6 +292,13 @@ func TestASessionAloneAddsNoPasskey(t *testing.T) {
 		t.Errorf("the first, by an old login: got %v, want ErrOldLogin", err)
 	}
 	ahead.Store(0)
+	for name, age := range map[string]time.Duration{"an old login": 301 * time.Second, "a login of unknown time": -1} {
+		bob = known(age)
+		if err := adding(nil); !errors.Is(err, broker.ErrOldLogin) {
+			t.Errorf("the first, by a fresh token of %s: got %v, want ErrOldLogin", name, err)
+		}
+	}
+	bob = known(4 * time.Minute)
 	a := s.Passkey(t, "bob")
 	for name, assertion := range map[string][]byte{
 		"nothing": nil, "no assertion": []byte("{}"), "a key of the thief's": fresh().Assert(t, challenge),

@@ -75,6 +75,9 @@ type ServerInterface interface {
 	// CheckCall Ask whether a call with an access token may pass
 	// (GET /v1/check)
 	CheckCall(w http.ResponseWriter, r *http.Request)
+	// ListInForce Ask which of your own credentials are in force
+	// (POST /v1/in-force)
+	ListInForce(w http.ResponseWriter, r *http.Request)
 	// ListIssuances List decisions and issuances, newest first
 	// (GET /v1/issuances)
 	ListIssuances(w http.ResponseWriter, r *http.Request, params ListIssuancesParams)
@@ -279,6 +282,12 @@ func (_ Unimplemented) GetCatalogueFiles(w http.ResponseWriter, r *http.Request,
 // CheckCall Ask whether a call with an access token may pass
 // (GET /v1/check)
 func (_ Unimplemented) CheckCall(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListInForce Ask which of your own credentials are in force
+// (POST /v1/in-force)
+func (_ Unimplemented) ListInForce(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -933,6 +942,20 @@ func (siw *ServerInterfaceWrapper) CheckCall(w http.ResponseWriter, r *http.Requ
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.CheckCall(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListInForce operation middleware
+func (siw *ServerInterfaceWrapper) ListInForce(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListInForce(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2530,6 +2553,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/requests/{id}", wrapper.GetRequest)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/in-force", wrapper.ListInForce)
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/requests/{id}/token", wrapper.RedeemRequest)

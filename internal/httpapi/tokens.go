@@ -333,6 +333,22 @@ func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, param
 	})
 }
 
+// ListInForce returns which of a sandbox's own credentials are in force.
+func (s *Server) ListInForce(w http.ResponseWriter, r *http.Request) {
+	serve(s, w, r, "listInForce", func(who attest.Identity) error {
+		ask, err := readOrder[InForceRequest](s, w, r, who)
+		if err != nil {
+			return err
+		}
+		alive, err := s.cfg.Broker.AliveAmong(r.Context(), who.ID().String(), ask.Ids)
+		if err != nil {
+			return err
+		}
+		writeJSON(w, http.StatusOK, InForce{Ids: append([]string{}, alive...)})
+		return nil
+	})
+}
+
 // waitFor holds a call until one of the caller's requests is no longer pending, or until the time that the caller gave is over.
 func (s *Server) waitFor(w http.ResponseWriter, r *http.Request, v *broker.View, wait string) (*broker.View, error) {
 	longest, err := time.ParseDuration(wait)

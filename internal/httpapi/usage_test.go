@@ -159,3 +159,28 @@ func TestUsage(t *testing.T) {
 		t.Errorf("got %v, want what was issued and reported", told)
 	}
 }
+
+// A sandbox learns which of its own credentials are in force, and nothing about others.
+func TestInForceListsOwnCredentials(t *testing.T) {
+	t.Parallel()
+	s := testkit.NewStack(t, officers)
+	c := s.Client(t, agent)
+	live, gone := token(t, c, read), token(t, c, read)
+	if _, err := c.Release(t.Context(), gone.ID); err != nil {
+		t.Fatal(err)
+	}
+	ids := []string{gone.ID, live.ID, someID, "x"}
+	if got, err := c.InForce(t.Context(), ids); err != nil || len(got) != 1 || got[0] != live.ID {
+		t.Errorf("got %v, %v, want %s", got, err, live.ID)
+	}
+	for _, who := range []string{twin, foreign, admin, auditor, runtime} {
+		if got, err := s.Client(t, who).InForce(t.Context(), ids); err != nil || len(got) != 0 {
+			t.Errorf("%s: got %v, %v, want nothing about the credentials of others", who, got, err)
+		}
+	}
+	for _, body := range []string{`{}`, `{"ids":[]}`, `{"ids":"x"}`, `{"ids":[1]}`, `{"ids":["x"],"spiffe_id":"` + agent + `"}`, `{"ids":[` + strings.Repeat(`"x",`, client.MaxInForce) + `"x"]}`} {
+		if got := (wire{target: "/v1/in-force", body: body}).send(t, s); got.status != 422 && got.status != 400 {
+			t.Errorf("%.40s: got %d %s, want it refused", body, got.status, got.text)
+		}
+	}
+}

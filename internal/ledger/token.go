@@ -9,6 +9,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
 	"github.com/brevet-dev/brevet/internal/tokencache"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -81,31 +82,49 @@ func (l *Ledger) TokenState(ctx context.Context, id string, claims [32]byte) (br
 	return broker.TokenState{Active: true, Catalogue: chain[0].Catalogue}, nil
 }
 
-// Alive implements [broker.Tokens]. It trusts the same servers as TokenState.
-func (l *Ledger) Alive(ctx context.Context, id string) (bool, error) {
-	parsed, err := record.ParseID(id)
-	if err != nil {
-		return false, nil //nolint:nilerr // nobody was ever issued such a credential
+// AliveAmong implements [broker.Tokens]. It trusts the same servers as TokenState.
+func (l *Ledger) AliveAmong(ctx context.Context, holder string, ids []string) ([]string, error) {
+	var known [][16]byte
+	for _, id := range ids {
+		if parsed, err := record.ParseID(id); err == nil { // nobody was ever issued a credential with another id
+			known = append(known, parsed)
+		}
 	}
 	if err := l.CheckRollback(); err != nil {
-		return false, err
+		return nil, err
 	}
 	tip := l.tip.Load()
-	var size int64
-	var alive bool
-	err = l.tokens.QueryRow(ctx, `
+	rows, err := l.tokens.Query(ctx, `
 		WITH RECURSIVE chain AS (
-			SELECT id, parent, spiffe_id, task, status, expires_at FROM issuances WHERE id = @id
+			SELECT id AS asked, id, parent, spiffe_id, task, status, expires_at
+			FROM issuances WHERE id = ANY (@ids::uuid[]) AND spiffe_id = @holder
 			UNION ALL
-			SELECT p.id, p.parent, p.spiffe_id, p.task, p.status, p.expires_at
+			SELECT chain.asked, p.id, p.parent, p.spiffe_id, p.task, p.status, p.expires_at
 			FROM chain JOIN issuances AS p ON p.id = chain.parent
 		)
-		SELECT coalesce(bool_and(i.expires_at > now() AND `+unended+`), false), (SELECT size FROM ledger_head) FROM chain AS i`,
-		pgx.NamedArgs{"id": [16]byte(parsed)}).Scan(&alive, &size)
-	if err == nil {
-		err = tip.within(size)
+		-- One row at least, so that a server that has lost the records shows its size.
+		SELECT i.asked AS id, coalesce(bool_and(i.expires_at > now() AND `+unended+`), false) AS alive, head.size
+		FROM ledger_head AS head LEFT JOIN chain AS i ON true GROUP BY i.asked, head.size`,
+		pgx.NamedArgs{"ids": known, "holder": holder})
+	type answer struct {
+		ID    *uuid.UUID
+		Alive bool
+		Size  int64
 	}
-	return alive && err == nil, postgres.Unavailable("reading whether a credential is alive", err)
+	answers, err := postgres.Collect(rows, err, pgx.RowToStructByName[answer])
+	if err != nil {
+		return nil, postgres.Unavailable("reading which credentials are in force", err)
+	}
+	var alive []string
+	for _, one := range answers {
+		if err := tip.within(one.Size); err != nil {
+			return nil, postgres.Unavailable("reading which credentials are in force", err)
+		}
+		if one.Alive {
+			alive = append(alive, one.ID.String())
+		}
+	}
+	return alive, nil
 }
 
 // EndedIn implements [broker.Tokens]. It includes tokens until a minute after their time, because services whose clocks are

@@ -80,7 +80,7 @@ func TestWhichTokensAreActive(t *testing.T) {
 			if got := isActive(t, l, rec.ID, rec.Intent.ClaimsDigest); got != tc.want {
 				t.Errorf("got active %v, want %v", got, tc.want)
 			}
-			if got, err := l.Alive(t.Context(), rec.ID); err != nil || got != tc.want {
+			if got, err := alive(t, l, rec.ID); err != nil || got != tc.want {
 				t.Errorf("got alive %v, %v, want %v", got, err, tc.want)
 			}
 			ended, err := l.EndedIn(t.Context(), theList)
@@ -140,13 +140,46 @@ func TestForgedTokenIsInactive(t *testing.T) {
 	}
 }
 
+// alive reports whether a credential of the sandbox is in force.
+func alive(t *testing.T, l *ledger.Ledger, id string) (bool, error) {
+	t.Helper()
+	got, err := l.AliveAmong(t.Context(), sandbox, []string{id})
+	return len(got) == 1 && got[0] == id, err
+}
+
+// AliveAmong answers about each id by itself, and only to the holder.
+func TestAliveIsDecidedForEachCredential(t *testing.T) {
+	t.Parallel()
+	l := testkit.NewDB(t).Ledger(t)
+	issued := []broker.Status{broker.StatusIssued}
+	mine := []string{bring(t, l, "jwt", nil, nil).ID, bring(t, l, "database", issued, nil).ID}
+	slices.Sort(mine)
+	others := []string{
+		bring(t, l, "database", nil, nil).ID, bring(t, l, "jwt", nil, as(moment(), sandbox+"/x", "git.read", "task-1", 0)).ID,
+		"00000000-0000-7000-8000-000000000000", "x", "",
+	}
+	got, err := l.AliveAmong(t.Context(), sandbox, append(slices.Clone(others), append(mine, mine...)...))
+	slices.Sort(got)
+	if err != nil || !slices.Equal(got, mine) {
+		t.Errorf("got %v, %v, want %v", got, err, mine)
+	}
+	for _, ids := range [][]string{others, nil} {
+		if got, err := l.AliveAmong(t.Context(), sandbox, ids); err != nil || len(got) != 0 {
+			t.Errorf("got %v, %v, want none", got, err)
+		}
+	}
+	if got, err := l.AliveAmong(t.Context(), sandbox+"/x", mine); err != nil || len(got) != 0 {
+		t.Errorf("for another sandbox: got %v, %v, want none", got, err)
+	}
+}
+
 // A static credential ends with its task for every caller, and an unknown one was never alive.
 func TestLiveCredentialEndsWithItsTask(t *testing.T) {
 	t.Parallel()
 	l := testkit.NewDB(t).Ledger(t)
 	wants := func(name, id string, want bool) {
 		t.Helper()
-		if got, err := l.Alive(t.Context(), id); err != nil || got != want {
+		if got, err := alive(t, l, id); err != nil || got != want {
 			t.Errorf("%s: got %t, %v, want %t", name, got, err, want)
 		}
 	}
@@ -164,7 +197,7 @@ func TestLiveCredentialEndsWithItsTask(t *testing.T) {
 		wants("nothing", id, false)
 	}
 	l.Close()
-	if _, err := l.Alive(t.Context(), ids["kv"]); !errors.Is(err, broker.ErrLedgerUnavailable) {
+	if _, err := alive(t, l, ids["kv"]); !errors.Is(err, broker.ErrLedgerUnavailable) {
 		t.Errorf("got %v, want %v", err, broker.ErrLedgerUnavailable)
 	}
 }
@@ -226,8 +259,8 @@ func TestStaleServerHasNoActiveToken(t *testing.T) {
 	if !errors.Is(err, broker.ErrLedgerUnavailable) {
 		t.Errorf("got %+v, %v, want %v", got, err, broker.ErrLedgerUnavailable)
 	}
-	if alive, err := l.Alive(t.Context(), rec.ID); !errors.Is(err, broker.ErrLedgerUnavailable) {
-		t.Errorf("got alive %v, %v, want %v", alive, err, broker.ErrLedgerUnavailable)
+	if got, err := alive(t, l, rec.ID); !errors.Is(err, broker.ErrLedgerUnavailable) {
+		t.Errorf("got alive %v, %v, want %v", got, err, broker.ErrLedgerUnavailable)
 	}
 	if ended, err := l.EndedIn(t.Context(), theList); !errors.Is(err, broker.ErrLedgerUnavailable) {
 		t.Errorf("got the list %v, %v, want %v", ended, err, broker.ErrLedgerUnavailable)

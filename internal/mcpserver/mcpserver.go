@@ -189,7 +189,7 @@ func (s *Server) list(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (
 		Broker: &offered{},
 	}
 	for _, scope := range list.Scopes {
-		if len(s.cfg.Scopes) > 0 && !slices.Contains(s.cfg.Scopes, scope.Name) {
+		if !s.allows(scope.Name) {
 			continue
 		}
 		params := make(map[string]openapi.ScopeParam, len(scope.Params))
@@ -205,11 +205,16 @@ func (s *Server) list(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (
 	return nil, out, nil
 }
 
+// allows reports whether the configuration lets the model have credentials of a scope.
+func (s *Server) allows(scope string) bool {
+	return len(s.cfg.Scopes) == 0 || slices.Contains(s.cfg.Scopes, scope)
+}
+
 // longestTTL is one year in seconds. The maximum of the scope shortens it.
 const longestTTL = 365 * 24 * 60 * 60
 
 func (s *Server) request(ctx context.Context, _ *mcp.CallToolRequest, in request) (*mcp.CallToolResult, Answer, error) {
-	if len(s.cfg.Scopes) > 0 && !slices.Contains(s.cfg.Scopes, in.Scope) {
+	if !s.allows(in.Scope) {
 		return refused(fmt.Errorf("%w: unknown scope: call list_scopes", client.ErrInvalid))
 	}
 	if in.TTL < 0 || in.TTL > longestTTL {
@@ -233,6 +238,13 @@ type credentialID struct {
 }
 
 func (s *Server) wait(ctx context.Context, _ *mcp.CallToolRequest, in credentialID) (*mcp.CallToolResult, Answer, error) {
+	// The sandbox may have made the request elsewhere, for a scope that this server must not give to its model.
+	switch state, err := s.cfg.Broker.State(ctx, in.ID); {
+	case err != nil:
+		return refused(err)
+	case !s.allows(state.Scope):
+		return refused(fmt.Errorf("%w: the request is for a scope that is not available here: call list_scopes", client.ErrInvalid))
+	}
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	state, err := s.cfg.Broker.Wait(waiting, in.ID)

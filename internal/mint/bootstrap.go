@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -34,30 +36,32 @@ type Bootstrap struct {
 	Policies []scopes.VaultPolicy
 	// MaxTTL is the longest TTL that the catalogue allows; zero means 24 hours.
 	MaxTTL time.Duration
+	// SecretIDTTL is how long the new secret id is good for logins; zero means until it is destroyed. A broker logs in again each
+	// hour, so it needs a new one before that.
+	SecretIDTTL time.Duration
+	// CIDRs are the networks from which Vault accepts the login and its tokens; empty means all.
+	CIDRs []string
 }
 
 // Login holds the role id and the secret id of an AppRole.
-type Login struct{ RoleID, SecretID string }
+type Login struct {
+	RoleID, SecretID string
+
+	earlier []string // accessors of the secret ids that were there before
+}
 
 // Run enables Transit and AppRole if they are missing. It creates a key for credentials and a key for the ledger's checkpoints;
 // neither can leave Vault. It also creates the AppRole that may use them, the token role, and the policies of scopes. It may be
-// run again: it keeps existing keys, and always creates a new secret id.
+// run again: it keeps existing keys, and always creates a new secret id. DestroyEarlier ends the ones before.
 func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	b.TokenRole, b.MaxTTL = cmp.Or(b.TokenRole, defaultTokenRole), cmp.Or(b.MaxTTL, longestGrant)
 	if err := b.check(); err != nil {
 		return Login{}, err
 	}
-	// Use the transport without a guard: Vault answers some of these calls with a status that guard rejects.
-	cfg := Config{Addr: b.Addr, CAFile: b.CAFile, Namespace: b.Namespace, Timeout: 30 * time.Second}
-	transport, err := newTransport(cfg)
+	client, err := b.client()
 	if err != nil {
 		return Login{}, err
 	}
-	client, err := newClient(cfg, noRedirects{transport})
-	if err != nil {
-		return Login{}, err
-	}
-	client.SetToken(b.Token)
 	write := func(path string, data map[string]any) error {
 		_, err := client.Logical().WriteWithContext(ctx, path, data)
 		return err
@@ -89,6 +93,9 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	if err := write("auth/approle/role/"+b.Role, map[string]any{
 		"token_policies": b.Role, "token_no_default_policy": true,
 		"token_ttl": "20m", "token_max_ttl": longestLogin.String(),
+		// There is no limit of uses: each replica logs in each hour, and at each start.
+		"secret_id_ttl": b.SecretIDTTL.String(), "secret_id_num_uses": 0,
+		"secret_id_bound_cidrs": append([]string{}, b.CIDRs...), "token_bound_cidrs": append([]string{}, b.CIDRs...),
 	}); err != nil {
 		return Login{}, fmt.Errorf("writing the role: %w", err)
 	}
@@ -105,6 +112,22 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 		}
 	}
 	return b.login(ctx, client)
+}
+
+// client returns a client with the admin's token.
+func (b Bootstrap) client() (*api.Client, error) {
+	// Use the transport without a guard: Vault answers some of these calls with a status that guard rejects.
+	cfg := Config{Addr: b.Addr, CAFile: b.CAFile, Namespace: b.Namespace, Timeout: 30 * time.Second}
+	transport, err := newTransport(cfg)
+	if err != nil {
+		return nil, err
+	}
+	client, err := newClient(cfg, noRedirects{transport})
+	if err != nil {
+		return nil, err
+	}
+	client.SetToken(b.Token)
+	return client, nil
 }
 
 func (b Bootstrap) check() error {
@@ -133,6 +156,14 @@ func (b Bootstrap) check() error {
 			}
 		}
 	}
+	for _, cidr := range b.CIDRs {
+		if _, err := netip.ParsePrefix(cidr); err != nil {
+			return fmt.Errorf("%w: %q is not a network such as 10.1.0.0/16", ErrConfig, cidr)
+		}
+	}
+	if b.SecretIDTTL < 0 || b.SecretIDTTL > 0 && b.SecretIDTTL < 2*longestLogin {
+		return fmt.Errorf("%w: a secret id lives at least %s, because the broker logs in each hour", ErrConfig, 2*longestLogin)
+	}
 	return checkAddr(b.Addr)
 }
 
@@ -158,16 +189,85 @@ func (b Bootstrap) login(ctx context.Context, client *api.Client) (Login, error)
 	if err != nil {
 		return Login{}, fmt.Errorf("%s: %w", doing, err)
 	}
+	earlier, err := b.secretIDs(ctx, client)
+	if err != nil {
+		return Login{}, err
+	}
 	secret, err := dataOf(client.Logical().WriteWithContext(ctx, "auth/approle/role/"+b.Role+"/secret-id", nil))
 	if err != nil {
 		return Login{}, fmt.Errorf("%s: %w", doing, err)
 	}
 	roleID, _ := role["role_id"].(string)
 	secretID, _ := secret["secret_id"].(string)
-	if roleID == "" || secretID == "" {
+	accessor, _ := secret["secret_id_accessor"].(string)
+	life, _ := secret["secret_id_ttl"].(json.Number)
+	seconds, lifeErr := life.Int64()
+	if roleID == "" || secretID == "" || accessor == "" || lifeErr != nil {
 		return Login{}, fmt.Errorf("%s: %w", doing, errNotUnderstood)
 	}
-	return Login{RoleID: roleID, SecretID: secretID}, nil
+	// Vault shortens the life to the longest lease of the mount and says so only here. The broker would stop in the middle of its term.
+	if got := time.Duration(seconds) * time.Second; got != b.SecretIDTTL.Truncate(time.Second) {
+		return Login{}, errors.Join(
+			fmt.Errorf("%w: Vault gives the secret id %s, not %s: ask for less, or raise max_lease_ttl of auth/approle", ErrConfig, got, b.SecretIDTTL),
+			b.destroy(ctx, client, accessor))
+	}
+	return Login{RoleID: roleID, SecretID: secretID, earlier: earlier}, nil
+}
+
+// secretIDs returns the accessors of the role's secret ids.
+func (b Bootstrap) secretIDs(ctx context.Context, client *api.Client) ([]string, error) {
+	const doing = "listing the secret ids of the role"
+	found, err := client.Logical().ListWithContext(ctx, "auth/approle/role/"+b.Role+"/secret-id")
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	if found == nil { // there are none
+		return nil, nil
+	}
+	var accessors []string
+	list, _ := found.Data["keys"].([]any)
+	for _, one := range list {
+		accessor, ok := one.(string)
+		if !ok {
+			return nil, fmt.Errorf("%s: %w", doing, errNotUnderstood)
+		}
+		accessors = append(accessors, accessor)
+	}
+	return accessors, nil
+}
+
+func (b Bootstrap) destroy(ctx context.Context, client *api.Client, accessor string) error {
+	_, err := client.Logical().WriteWithContext(ctx, "auth/approle/role/"+b.Role+"/secret-id-accessor/destroy", map[string]any{"secret_id_accessor": accessor})
+	if err != nil {
+		return fmt.Errorf("destroying a secret id: %w", err)
+	}
+	return nil
+}
+
+// DestroyEarlier destroys the secret ids that the role had before the given login, and returns their number. Call it when the
+// login is where brokers read it. A broker keeps the token of an earlier secret id, and reads its file at the next login.
+func (b Bootstrap) DestroyEarlier(ctx context.Context, login Login) (destroyed int, err error) {
+	if len(login.earlier) == 0 {
+		return 0, nil
+	}
+	client, err := b.client()
+	if err != nil {
+		return 0, err
+	}
+	left, err := b.secretIDs(ctx, client) // others may have expired, or may have been destroyed by hand
+	if err != nil {
+		return 0, err
+	}
+	for _, accessor := range left {
+		if !slices.Contains(login.earlier, accessor) {
+			continue
+		}
+		if err := b.destroy(ctx, client, accessor); err != nil {
+			return destroyed, err
+		}
+		destroyed++
+	}
+	return destroyed, nil
 }
 
 // inUse treats "path is already in use" as success. If the mounted engine has the wrong type, the next step fails.

@@ -2,10 +2,13 @@ package mint_test
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/brevet-dev/brevet/internal/mint"
 	"github.com/brevet-dev/brevet/scopes"
@@ -48,6 +51,108 @@ func TestBootstrapCreatesASigningLogin(t *testing.T) {
 	}
 }
 
+// logsIn reports whether Vault accepts a login.
+func (a *admin) logsIn(t *testing.T, login mint.Login) bool {
+	t.Helper()
+	_, err := clientOf(t, a.Addr(), "").Logical().WriteWithContext(t.Context(), "auth/approle/login", map[string]any{"role_id": login.RoleID, "secret_id": login.SecretID})
+	return err == nil
+}
+
+// secretIDs counts the secret ids of a role.
+func (a *admin) secretIDs(t *testing.T, role string) int {
+	t.Helper()
+	found, err := a.root.Logical().ListWithContext(t.Context(), "auth/approle/role/"+role+"/secret-id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found == nil {
+		return 0
+	}
+	list, _ := found.Data["keys"].([]any)
+	return len(list)
+}
+
+// A running broker keeps its token when the secret id is destroyed, and logs in with what the file holds then.
+func TestEarlierSecretIDsAreDestroyed(t *testing.T) {
+	a := realVault(t)
+	b := bootstrap(a.Addr(), a.RootToken())
+	b.Role, b.SigningKey, b.TokenRole = "earlier", "earlier", "earlier"
+	run := func() mint.Login {
+		t.Helper()
+		login, err := b.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return login
+	}
+	first, second := run(), run()
+	if !a.logsIn(t, first) || !a.logsIn(t, second) {
+		t.Fatal("a login does not work before anything is destroyed")
+	}
+	secret := file(t, second.SecretID)
+	cfg := dial(t, a, "earlier", mint.Auth{AppRole: &mint.AppRole{RoleID: second.RoleID, SecretIDFile: secret}})
+	m := open(t, cfg)
+	third := run()
+	if err := os.WriteFile(secret, []byte(third.SecretID), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := b.DestroyEarlier(t.Context(), third); n != 2 || err != nil {
+		t.Errorf("got %d destroyed, %v, want 2", n, err)
+	}
+	if n, err := b.DestroyEarlier(t.Context(), third); n != 0 || err != nil {
+		t.Errorf("again: got %d destroyed, %v, want none", n, err)
+	}
+	if a.logsIn(t, first) || a.logsIn(t, second) || !a.logsIn(t, third) || a.secretIDs(t, "earlier") != 1 {
+		t.Errorf("got logins %t, %t and %t, want the last alone", a.logsIn(t, first), a.logsIn(t, second), a.logsIn(t, third))
+	}
+	key, err := m.Key()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Sign(t.Context(), key, "e30.e30"); err != nil {
+		t.Errorf("a broker with the login of an earlier secret id: %v", err)
+	}
+	open(t, cfg) // the next login reads the file
+}
+
+func TestSecretIDsAreBound(t *testing.T) {
+	a := realVault(t)
+	b := bootstrap(a.Addr(), a.RootToken())
+	b.Role, b.SigningKey, b.TokenRole = "bound", "bound", "bound"
+	for name, tc := range map[string]struct {
+		cidrs []string
+		works bool
+	}{
+		"from here": {[]string{"127.0.0.0/8", "::1/128"}, true}, "from elsewhere": {[]string{"192.0.2.0/24"}, false}, "from anywhere": {nil, true},
+	} {
+		b.CIDRs = tc.cidrs
+		login, err := b.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := a.logsIn(t, login); got != tc.works {
+			t.Errorf("%s: got a login %t, want %t", name, got, tc.works)
+		}
+	}
+	b.SecretIDTTL = 24 * time.Hour
+	login, err := b.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	looked := a.write(t, "auth/approle/role/bound/secret-id/lookup", map[string]any{"secret_id": login.SecretID})
+	if got := fmt.Sprint(looked["secret_id_ttl"]); got != "86400" {
+		t.Errorf("got a secret id for %s seconds, want 86400", got)
+	}
+	before := a.secretIDs(t, "bound")
+	b.SecretIDTTL = 100 * 365 * 24 * time.Hour
+	if _, err := b.Run(t.Context()); !errors.Is(err, mint.ErrConfig) || !strings.Contains(err.Error(), "max_lease_ttl") {
+		t.Errorf("got %v for a life that Vault would shorten, want an error that names max_lease_ttl", err)
+	}
+	if after := a.secretIDs(t, "bound"); after != before {
+		t.Errorf("got %d secret ids, want none more than %d", after, before)
+	}
+}
+
 func TestBootstrapRefuses(t *testing.T) {
 	a := realVault(t)
 	a.write(t, "sys/policies/acl/somebody", map[string]any{"policy": `path "secret/x" { capabilities = ["read"] }`})
@@ -67,6 +172,8 @@ func TestBootstrapRefuses(t *testing.T) {
 		{"a policy that scopes may have", func(b *mint.Bootstrap) { b.Role = "brevet-scope.broker" }, mint.ErrConfig, "cannot name"},
 		{"a policy of somebody else", func(b *mint.Bootstrap) { b.Role = "somebody" }, mint.ErrConfig, "delete the policy"},
 		{"a policy of another deployment", func(b *mint.Bootstrap) { b.SigningKey = "another" }, mint.ErrConfig, "delete the policy"},
+		{"an address for a network", func(b *mint.Bootstrap) { b.CIDRs = []string{"10.1.0.1"} }, mint.ErrConfig, "not a network"},
+		{"a login that ends before the next", func(b *mint.Bootstrap) { b.SecretIDTTL = time.Hour }, mint.ErrConfig, "at least"},
 		{"plain http across a network", func(b *mint.Bootstrap) { b.Addr = "http://vault.example" }, mint.ErrConfig, "https"},
 		{"a token without rights", func(b *mint.Bootstrap) { b.Token = "hvs.nobody" }, nil, "enabling the Transit engine"},
 	} {

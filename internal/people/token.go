@@ -41,6 +41,7 @@ type claims struct {
 	Expires    jsontext.Value `json:"exp"`
 	NotBefore  jsontext.Value `json:"nbf"`
 	IssuedAt   jsontext.Value `json:"iat"`
+	LoggedIn   jsontext.Value `json:"auth_time"`
 	Events     jsontext.Value `json:"events"`
 	Type       jsontext.Value `json:"typ"`
 	Nonce      string         `json:"nonce"`
@@ -137,6 +138,9 @@ func (v *Verifier) read(c claims, audiences []string) (p Person, audience string
 	if p.issued, p.expires, err = v.times(c); err != nil {
 		return Person{}, "", err
 	}
+	if p.loggedIn, err = v.loggedIn(c); err != nil {
+		return Person{}, "", err
+	}
 	if p.groups, err = c.groups(v.cfg.GroupsClaim); err != nil {
 		return Person{}, "", err
 	}
@@ -172,6 +176,21 @@ func (v *Verifier) times(c claims) (issued, expires time.Time, err error) {
 		err = fmt.Errorf("%w: %s", errLifetime, expires.Sub(issued))
 	}
 	return issued, expires, err
+}
+
+// loggedIn returns when the person proved to the provider who they are, or zero if the token does not say.
+func (v *Verifier) loggedIn(c claims) (time.Time, error) {
+	if c.LoggedIn == nil {
+		return time.Time{}, nil
+	}
+	at, err := jws.Seconds(c.LoggedIn)
+	switch {
+	case err != nil:
+		return time.Time{}, fmt.Errorf("%w: auth_time", errMalformed)
+	case at.After(v.cfg.Now().Add(leeway)):
+		return time.Time{}, errNotYetValid
+	}
+	return at, nil
 }
 
 // checkSubject refuses subjects that could make two IDs ambiguous or control a terminal.

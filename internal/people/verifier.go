@@ -190,6 +190,8 @@ type Person struct {
 	groups  []string
 	issued  time.Time
 	expires time.Time
+	// loggedIn is zero if the token does not say.
+	loggedIn time.Time
 }
 
 // ID returns the permanent ID of the person: the issuer, a #, and the subject. Neither part contains another #.
@@ -228,6 +230,13 @@ func (p Person) Groups() []string { return slices.Clone(p.groups) }
 
 // Issued returns the time at which the provider issued the token.
 func (p Person) Issued() time.Time { return p.issued }
+
+// LoggedInWithin reports whether the person proved to the provider who they are within the given time before now, as the token's
+// auth_time says (OpenID Connect Core, section 2). It is false if the token has none. The time of issue proves nothing: a provider
+// issues tokens for as long as its own session lives, whoever sits at the browser.
+func (p Person) LoggedInWithin(age time.Duration, now time.Time) bool {
+	return !p.loggedIn.IsZero() && now.Sub(p.loggedIn) <= age
+}
 
 // Expires returns the expiry time of the token. Because of the leeway it can be a few seconds in the past.
 func (p Person) Expires() time.Time { return p.expires }

@@ -67,6 +67,34 @@ func TestIdentifyAccepts(t *testing.T) {
 	}
 }
 
+func TestOnlyAuthTimeShowsAFreshLogin(t *testing.T) {
+	for name, tc := range map[string]struct {
+		known bool
+		age   time.Duration
+		fresh bool
+	}{
+		"now":              {true, 0, true},
+		"five minutes ago": {true, 5 * time.Minute, true},
+		"a second longer":  {true, 5*time.Minute + time.Second, false},
+		"unknown":          {false, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			claims, now := w.claims(), w.clock.Now()
+			if tc.known {
+				claims["auth_time"] = now.Add(-tc.age).Unix()
+			}
+			person, err := w.Identify(t.Context(), w.token(t, claims))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := person.LoggedInWithin(5*time.Minute, now.Truncate(time.Second)); got != tc.fresh {
+				t.Errorf("got fresh %t, want %t", got, tc.fresh)
+			}
+		})
+	}
+}
+
 func TestPersonIsWhatTheTokenSays(t *testing.T) {
 	w := newWorld(t)
 	person, err := w.Identify(t.Context(), w.token(t, w.claims()))

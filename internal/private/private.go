@@ -77,6 +77,13 @@ func Ours(info os.FileInfo) bool {
 	return ok && int(owner.Uid) == os.Getuid()
 }
 
+// Trusted reports whether only the current user and root can change a file or a folder. info must come from [os.Lstat]: a link
+// is not trusted, because it may lead to anything.
+func Trusted(info os.FileInfo) bool {
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	return ok && (int(owner.Uid) == os.Getuid() || owner.Uid == 0) && info.Mode()&os.ModeSymlink == 0 && info.Mode().Perm()&0o022 == 0
+}
+
 // Resolve returns the path of a file. A name without a slash is in the folder. Any other path must have a parent folder to
 // which nobody else can write.
 func (f *Folder) Resolve(name string) (string, error) {

@@ -242,10 +242,14 @@ func (s *Stack) prepareVault(ctx context.Context) error {
 	if err := os.MkdirAll(s.Path("approle"), 0o700); err != nil {
 		return err
 	}
-	return errors.Join(
+	if err := errors.Join(
 		secret.WriteFile(s.Path("approle/role_id"), login.RoleID+"\n"),
 		secret.WriteFile(s.Path("approle/secret_id"), login.SecretID+"\n"),
-	)
+	); err != nil {
+		return err
+	}
+	_, err = bootstrap.DestroyEarlier(ctx, login)
+	return err
 }
 
 // serveWorkloads opens a Workload API socket for each workload. The socket that a process can open determines its identity.
