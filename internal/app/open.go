@@ -15,6 +15,7 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/broker/approval"
+	"github.com/brevet-dev/brevet/internal/clientip"
 	pages "github.com/brevet-dev/brevet/internal/console"
 	"github.com/brevet-dev/brevet/internal/httpapi"
 	"github.com/brevet-dev/brevet/internal/ledger"
@@ -322,7 +323,8 @@ func (s *service) openAPI(ctx context.Context) (err error) {
 	}
 	auditors, admins, orchestrators, rolesErr := s.cfg.roles()
 	resourceServers, err := s.cfg.resourceServers()
-	if err = errors.Join(rolesErr, err); err != nil {
+	proxies, proxiesErr := clientip.ParseProxies(s.cfg.TrustedProxies)
+	if err = errors.Join(rolesErr, proxiesErr, err); err != nil {
 		return err
 	}
 	hosts := s.cfg.Hosts
@@ -331,7 +333,7 @@ func (s *service) openAPI(ctx context.Context) (err error) {
 	}
 	s.api, err = httpapi.New(httpapi.Config{
 		Broker: s.core, Attestor: s.attestor, People: s.people.verifier, Keys: s.minter, InclusionProofs: s.book, LogKeys: s.logKey,
-		Hosts: hosts, JWKSMaxAge: s.cfg.Vault.JWKSMaxAge, CursorKey: s.book.CursorKey(),
+		Hosts: hosts, TrustedProxies: proxies, JWKSMaxAge: s.cfg.Vault.JWKSMaxAge, CursorKey: s.book.CursorKey(),
 		Auditors: auditors, Admins: admins, Orchestrators: orchestrators,
 		ResourceServers: resourceServers, BootstrapAdmin: s.people.bootstrap, Bootstrap: s.book,
 		Ready: []httpapi.Check{
@@ -374,6 +376,9 @@ func (s *service) openConsole() (*pages.Console, error) {
 			}
 			return all
 		},
+	}
+	if cfg.TrustedProxies, err = clientip.ParseProxies(s.cfg.TrustedProxies); err != nil {
+		return nil, err
 	}
 	if cfg.ClientSecret, err = readSecret("console.client_secret_file", s.cfg.Console.ClientSecretFile); err != nil {
 		return nil, err

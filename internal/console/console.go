@@ -28,6 +28,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/clientip"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/internal/ratelimit"
 	"github.com/brevet-dev/brevet/internal/secret"
@@ -51,6 +52,8 @@ type Config struct {
 	Sessions Sessions
 	// URL is the public address of the console: an origin without a path, with https or http://localhost.
 	URL string
+	// TrustedProxies are the proxies that name the address of their client in a header.
+	TrustedProxies clientip.Proxies
 	// TrustDomains are the names of the trust domains that Brevet serves.
 	TrustDomains []string
 	// Key seals the data that the console stores in browsers. It has at least 32 secret bytes and is the same on every
@@ -315,7 +318,8 @@ func (c *Console) guarded(next http.Handler) http.Handler {
 			c.fail(w, r, nil, errForeignPage)
 			return
 		}
-		if !c.strangers.Allow(ratelimit.RemoteIP(r), c.cfg.Now()) {
+		r = c.cfg.TrustedProxies.Resolve(r)
+		if !c.strangers.Allow(clientip.RemoteIP(r), c.cfg.Now()) {
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "Rate limit exceeded for your address. Wait a second and retry.", http.StatusTooManyRequests)
 			return

@@ -6,8 +6,6 @@ package ratelimit
 
 import (
 	"errors"
-	"net"
-	"net/http"
 	"sync"
 	"time"
 
@@ -148,13 +146,4 @@ func (s *Sampler) Drain() map[string]int {
 		}
 	}
 	return left
-}
-
-// RemoteIP returns the IP address of the connection's peer, or "" if it is unknown. It ignores all headers.
-func RemoteIP(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return ""
-	}
-	return host
 }
