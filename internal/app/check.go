@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
+	"github.com/brevet-dev/brevet/internal/clientip"
 	pages "github.com/brevet-dev/brevet/internal/console"
 	"github.com/brevet-dev/brevet/internal/httpapi"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -76,6 +77,9 @@ func (c *Config) check() error {
 	p.address("listen", c.Listen)
 	if u, err := url.Parse(c.Issuer); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		p.add("issuer: %q is not an https URL without user, query and fragment, such as https://brevet.example", c.Issuer)
+	}
+	if _, err := clientip.ParseProxies(c.TrustedProxies); err != nil {
+		p.add("trusted_proxies: %w", err)
 	}
 	p.exactlyOne("tls", choice{"workload_api", c.TLS.WorkloadAPI != ""}, choice{"cert_file with key_file", c.TLS.CertFile != ""})
 	p.together("tls", c.TLS.CertFile, c.TLS.KeyFile)

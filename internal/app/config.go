@@ -20,6 +20,8 @@ type Config struct {
 	Issuer string `yaml:"issuer"`
 	// Additional hosts that are accepted in the Host header and in DPoP proofs. The issuer's host is always accepted.
 	Hosts []string `yaml:"hosts,omitempty"`
+	// Addresses and networks of the proxies in front of the API and the console, such as 127.0.0.1 or 10.1.0.0/16. Only a request from one of these has the client address that Forwarded or X-Forwarded-For names, for rate limits, the record of refusals and the log. Whoever can connect from there can claim any address, so list nothing that sandboxes use. Default: none.
+	TrustedProxies []string `yaml:"trusted_proxies,omitempty"`
 	// How long a stopping replica keeps serving while /readyz returns 503, so that a load balancer notices before connections are refused. At most 5m. Default 0s, for deployments without a load balancer.
 	LameDuck time.Duration `yaml:"lame_duck,omitempty"`
 	// Name of the ledger in its signed checkpoints. It is permanent: another name means another ledger. Default: the issuer without https:// and with /ledger appended.
@@ -141,7 +143,7 @@ type PeopleRoleConfig struct {
 
 // ConsoleConfig is the console: the web pages for people, on a separate address.
 type ConsoleConfig struct {
-	// Address to serve the console on, as host:port. Without cert_file it must be a loopback address, for a local proxy that terminates TLS.
+	// Address to serve the console on, as host:port. Without cert_file it must be a loopback address, for a local proxy that terminates TLS; then set trusted_proxies too.
 	Listen string `yaml:"listen"`
 	// URL of the console: https and a host, or http://localhost and a port for development. The provider redirects logins to /callback there, and passkeys are valid for this host only.
 	URL string `yaml:"url"`

@@ -125,6 +125,8 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"no issuer", "issuer: https://brevet.acme.example", "", "issuer:"},
 		{"issuer without TLS", "https://brevet.acme", "http://brevet.acme", "is not an https URL"},
 		{"no listen address", "127.0.0.1:8443", "8443", "listen: \"8443\" is not host:port"},
+		{"proxy that is no address", "catalogue: catalog", "catalogue: catalog\ntrusted_proxies: [proxy.acme.example]", "trusted_proxies: \"proxy.acme.example\" is not an address or a network"},
+		{"proxy that is everybody", "catalogue: catalog", "catalogue: catalog\ntrusted_proxies: [127.0.0.1, '::/0']", "trusted_proxies: \"::/0\" would let every caller claim any address"},
 		{"two bundle sources", "    auditors:", "    bundle_file: b.json\n    auditors:", "trust_domains.acme.example: set exactly one of"},
 		{"auditor that is no SPIFFE ID", "spiffe://acme.example/ops/auditor", "ops/auditor", "auditors: \"ops/auditor\" is not a SPIFFE ID"},
 		{"admin that is no SPIFFE ID", "spiffe://acme.example/ops/admin", "https://acme.example", "admins: \"https://acme.example\" is not a SPIFFE ID"},

@@ -16,6 +16,7 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/broker/approval"
+	"github.com/brevet-dev/brevet/internal/clientip"
 	pages "github.com/brevet-dev/brevet/internal/console"
 	"github.com/brevet-dev/brevet/internal/httpapi"
 	"github.com/brevet-dev/brevet/internal/ledger"
@@ -377,7 +378,8 @@ func (s *service) openAPI(ctx context.Context) (err error) {
 	}
 	auditors, admins, orchestrators, rolesErr := s.cfg.roles()
 	resourceServers, err := s.cfg.resourceServers()
-	if err = errors.Join(rolesErr, err); err != nil {
+	proxies, proxiesErr := clientip.ParseProxies(s.cfg.TrustedProxies)
+	if err = errors.Join(rolesErr, proxiesErr, err); err != nil {
 		return err
 	}
 	cursorKey, err := s.cursorKey()
@@ -390,7 +392,7 @@ func (s *service) openAPI(ctx context.Context) (err error) {
 	}
 	s.api, err = httpapi.New(httpapi.Config{
 		Broker: s.core, Attestor: s.attestor, People: s.people.verifier, Keys: s.minter, InclusionProofs: s.book, LogKeys: s.logKey,
-		Hosts: hosts, JWKSMaxAge: s.cfg.Vault.JWKSMaxAge, CursorKey: cursorKey,
+		Hosts: hosts, TrustedProxies: proxies, JWKSMaxAge: s.cfg.Vault.JWKSMaxAge, CursorKey: cursorKey,
 		Auditors: auditors, Admins: admins, Orchestrators: orchestrators,
 		ResourceServers: resourceServers, BootstrapAdmin: s.people.bootstrap, Bootstrap: s.book,
 		Ready: []httpapi.Check{
@@ -454,6 +456,9 @@ func (s *service) openConsole() (*pages.Console, error) {
 			}
 			return all
 		},
+	}
+	if cfg.TrustedProxies, err = clientip.ParseProxies(s.cfg.TrustedProxies); err != nil {
+		return nil, err
 	}
 	if cfg.ClientSecret, err = readSecret("console.client_secret_file", s.cfg.Console.ClientSecretFile); err != nil {
 		return nil, err

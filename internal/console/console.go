@@ -28,6 +28,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/clientip"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/internal/ratelimit"
 	"github.com/brevet-dev/brevet/internal/secret"
@@ -51,6 +52,8 @@ type Config struct {
 	Sessions Sessions
 	// URL is the public address of the console: an origin without a path, with https or http://localhost.
 	URL string
+	// TrustedProxies are the proxies that name the address of their client in a header.
+	TrustedProxies clientip.Proxies
 	// TrustDomains are the names of the trust domains that Brevet serves.
 	TrustDomains []string
 	// Key seals the data that the console stores in browsers. It has at least 32 secret bytes and is the same on every
@@ -98,12 +101,14 @@ type Console struct {
 	login    *login
 	pages    map[string]*template.Template
 	static   *static
-	// pace limits each logged-in person. strangers limits each address, before the person is known.
-	pace, strangers *ratelimit.Limiter
-	complaints      rate.Sometimes // for logging an unavailable provider: anybody can trigger that
-	handler         http.Handler
-	closing         sync.Once
-	closed          chan struct{} // closed when this replica stops
+	signing  []byte // the key that signs session cookies
+	// pace limits each logged-in person, presented each session cookie before its session is looked up, and strangers the
+	// requests without a session of each address.
+	pace, presented, strangers *ratelimit.Limiter
+	complaints                 rate.Sometimes // for logging an unavailable provider: anybody can trigger that
+	handler                    http.Handler
+	closing                    sync.Once
+	closed                     chan struct{} // closed when this replica stops
 
 	reference    *reference
 	catalogues   shelf
@@ -131,9 +136,9 @@ func New(cfg Config) (*Console, error) {
 	}
 	c := &Console{cfg: cfg, origin: origin, closed: make(chan struct{})}
 	// The limits for one person are those of the API: nobody exceeds them by hand. The limits for an address are higher,
-	// because many people can share one behind a proxy.
+	// because many people can share one, and those for a session because scripts and styles count too.
 	c.pace = ratelimit.New(20, 200)
-	c.strangers = ratelimit.New(200, 1000)
+	c.presented, c.strangers = ratelimit.New(200, 1000), ratelimit.New(200, 1000)
 	c.exports = ratelimit.NewSemaphore(math.MaxInt, exportsAtOnce)
 	c.complaints.Interval = 5 * time.Second
 	if c.static, err = newStatic(); err != nil {
@@ -148,11 +153,14 @@ func New(cfg Config) (*Console, error) {
 	if c.login, err = newLogin(cfg, origin); err != nil {
 		return nil, err
 	}
+	if c.signing, err = deriveKey(cfg.Key, "session signature"); err != nil {
+		return nil, err
+	}
 	c.sessions = scs.New()
 	c.sessions.Store = store{cfg.Sessions}
 	c.sessions.Lifetime = longestSession
 	c.sessions.Cookie = scs.SessionCookie{
-		Name: c.cookieName("session"), Path: "/", HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode,
+		Name: c.cookieName(sessionCookie), Path: "/", HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode,
 	}
 	c.sessions.ErrorFunc = func(w http.ResponseWriter, r *http.Request, err error) { c.fail(w, r, nil, err) }
 	c.handler = c.guarded(c.routes())
@@ -268,7 +276,7 @@ func (c *Console) routes() http.Handler {
 	mux.Get("/reference/{tag}", c.visit(c.referenceTag))
 
 	all := chi.NewRouter()
-	all.Get("/static/{hash}/{name}", c.static.serve) // the same for everybody, so no session is loaded
+	all.Get(staticPath+"*", c.static.serve)
 	all.Mount("/", c.sessions.LoadAndSave(mux))
 	return all
 }
@@ -289,7 +297,43 @@ func foreign(r *http.Request) bool {
 	return (site == "cross-site" || site == "same-site") && !follows
 }
 
-// guarded sets the security headers and checks what every request needs: the host, the origin, the rate and the size.
+// admit applies the limits that come before everything else, and returns the request with its session. A request with a session
+// counts for the session, and any other for the address of its client. So strangers lock nobody out, even if all requests come
+// from one address, such as that of a proxy. If admit refuses the request, it has answered it.
+//
+// Only a cookie that this console has signed leads to the database, so that strangers cause no load there. Scripts and styles are
+// the same for everybody, so their session is not looked up.
+func (c *Console) admit(w http.ResponseWriter, r *http.Request) (*http.Request, bool) {
+	token, now := c.sessionToken(r), c.cfg.Now()
+	if token != "" && !c.presented.Allow(token, now) {
+		tooMany(w, "session")
+		return nil, false
+	}
+	known, lookup := token != "", token
+	if strings.HasPrefix(r.URL.Path, staticPath) {
+		lookup = ""
+	}
+	ctx, err := c.sessions.Load(r.Context(), lookup)
+	if err != nil {
+		c.fail(w, r, nil, err)
+		return nil, false
+	}
+	if lookup != "" {
+		known = c.sessions.Exists(ctx, keyIDToken)
+	}
+	if !known && !c.strangers.Allow(clientip.Network(clientip.RemoteIP(r)), now) {
+		tooMany(w, "address")
+		return nil, false
+	}
+	return r.WithContext(ctx), true
+}
+
+func tooMany(w http.ResponseWriter, key string) {
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, "Rate limit exceeded for your "+key+". Wait a second and retry.", http.StatusTooManyRequests)
+}
+
+// guarded sets the security headers and checks what every request needs: the host, the rate, the origin and the size.
 func (c *Console) guarded(next http.Handler) http.Handler {
 	crossing := http.NewCrossOriginProtection()
 	crossing.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.fail(w, r, nil, errForeignPage) }))
@@ -311,13 +355,12 @@ func (c *Console) guarded(next http.Handler) http.Handler {
 			http.Error(w, "Unknown host. Open the console at "+c.origin.String(), http.StatusMisdirectedRequest)
 			return
 		}
-		if foreign(r) {
-			c.fail(w, r, nil, errForeignPage)
+		r, admitted := c.admit(w, c.cfg.TrustedProxies.Resolve(r))
+		if !admitted {
 			return
 		}
-		if !c.strangers.Allow(ratelimit.RemoteIP(r), c.cfg.Now()) {
-			w.Header().Set("Retry-After", "1")
-			http.Error(w, "Rate limit exceeded for your address. Wait a second and retry.", http.StatusTooManyRequests)
+		if foreign(r) {
+			c.fail(w, r, nil, errForeignPage)
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)

@@ -7,8 +7,8 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/clientip"
 	"github.com/brevet-dev/brevet/internal/people"
-	"github.com/brevet-dev/brevet/internal/ratelimit"
 	"github.com/brevet-dev/brevet/internal/refusal"
 )
 
@@ -147,7 +147,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, who *visitor, err
 
 // refuse records a refused request. If recording fails, the request is still refused.
 func (c *Console) refuse(r *http.Request, who *visitor, t trouble, cause error) {
-	ref := broker.Refusal{Code: t.code, Detail: refusal.Reason(cause), Remote: ratelimit.RemoteIP(r), Operation: "console"}
+	ref := broker.Refusal{Code: t.code, Detail: refusal.Reason(cause), Remote: clientip.RemoteIP(r), Operation: "console"}
 	if !errors.Is(cause, people.ErrToken) {
 		ref.Detail = "console"
 	}

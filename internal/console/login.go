@@ -5,6 +5,7 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -30,7 +31,9 @@ import (
 )
 
 const (
-	loginCookie = "login"
+	loginCookie     = "login"
+	sessionCookie   = "session"
+	signatureCookie = "session-signature"
 	// loginLife is how long a login at the provider may take.
 	loginLife       = 10 * time.Minute
 	providerTimeout = 10 * time.Second
@@ -161,7 +164,7 @@ func (c *Console) beginLogin(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, nil, err)
 		return
 	}
-	c.setLoginCookie(w, base64.RawURLEncoding.EncodeToString(seal(c.login.box, text)), int(loginLife.Seconds()))
+	c.setCookie(w, loginCookie, base64.RawURLEncoding.EncodeToString(seal(c.login.box, text)), loginLife)
 	options := []oauth2.AuthCodeOption{oidc.Nonce(b.Nonce), oauth2.S256ChallengeOption(b.Verifier)}
 	if b.Fresh {
 		// The provider must then say in the token when the person logged in (OpenID Connect Core, 3.1.2.1).
@@ -170,10 +173,15 @@ func (c *Console) beginLogin(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, flow.AuthCodeURL(b.State, options...), http.StatusSeeOther)
 }
 
-func (c *Console) setLoginCookie(w http.ResponseWriter, value string, maxAge int) {
-	http.SetCookie(w, &http.Cookie{
-		Name: c.cookieName(loginCookie), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode,
-	})
+// setCookie sets a cookie for some time. If the value is empty, it removes the cookie.
+func (c *Console) setCookie(w http.ResponseWriter, name, value string, life time.Duration) {
+	cookie := &http.Cookie{
+		Name: c.cookieName(name), Value: value, Path: "/", MaxAge: int(life.Seconds()), HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode,
+	}
+	if value == "" {
+		cookie.MaxAge = -1
+	}
+	http.SetCookie(w, cookie)
 }
 
 // localPath returns path if it is a path of the console, and "/" otherwise, so that a crafted link cannot redirect to
@@ -189,7 +197,7 @@ func localPath(path string) string {
 // endLogin handles the callback from the provider.
 func (c *Console) endLogin(w http.ResponseWriter, r *http.Request) {
 	b, err := c.begun(r)
-	c.setLoginCookie(w, "", -1)
+	c.setCookie(w, loginCookie, "", 0)
 	if err == nil && !c.login.once(b.State) {
 		err = errLogin
 	}
@@ -208,6 +216,8 @@ func (c *Console) endLogin(w http.ResponseWriter, r *http.Request) {
 	}
 	c.sessions.Put(r.Context(), keyIDToken, raw)
 	c.sessions.SetDeadline(r.Context(), person.Expires())
+	signature := base64.RawURLEncoding.EncodeToString(c.tokenSignature(c.sessions.Token(r.Context())))
+	c.setCookie(w, signatureCookie, signature, person.Expires().Sub(c.cfg.Now())+time.Second) // the session cookie ends then too
 	http.Redirect(w, r, b.Return, http.StatusSeeOther)
 }
 
@@ -273,8 +283,34 @@ func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 			c.fail(w, r, nil, err)
 			return
 		}
+		c.setCookie(w, signatureCookie, "", 0)
 	}
 	http.Redirect(w, r, "/signed-out", http.StatusSeeOther)
+}
+
+// tokenSignature returns the signature of a session token. Each session of this console begins with a login, which signs its token.
+func (c *Console) tokenSignature(token string) []byte {
+	mac := hmac.New(sha256.New, c.signing)
+	_, _ = mac.Write([]byte(token)) // it never fails
+	return mac.Sum(nil)
+}
+
+// sessionToken returns the token in the session cookie, or "" if there is none that this console has signed. Its session may have
+// ended.
+func (c *Console) sessionToken(r *http.Request) string {
+	session, err := r.Cookie(c.cookieName(sessionCookie))
+	if err != nil {
+		return ""
+	}
+	signature, err := r.Cookie(c.cookieName(signatureCookie))
+	if err != nil {
+		return ""
+	}
+	mac, err := base64.RawURLEncoding.DecodeString(signature.Value)
+	if err != nil || !hmac.Equal(mac, c.tokenSignature(session.Value)) {
+		return ""
+	}
+	return session.Value
 }
 
 // Keys of a session.
@@ -352,11 +388,20 @@ func (store) Commit(string, []byte, time.Time) error { return errNoContext }
 // Delete implements scs.Store.
 func (store) Delete(string) error { return errNoContext }
 
-// sealer returns an AEAD for one purpose. It derives the key from a secret.
-func sealer(from []byte, purpose string) (cipher.AEAD, error) {
+// deriveKey derives a key for one purpose from a secret.
+func deriveKey(from []byte, purpose string) ([]byte, error) {
 	key, err := hkdf.Key(sha256.New, from, nil, "brevet console "+purpose, 32)
 	if err != nil {
 		return nil, fmt.Errorf("deriving a key: %w", err)
+	}
+	return key, nil
+}
+
+// sealer returns an AEAD for one purpose. It derives the key from a secret.
+func sealer(from []byte, purpose string) (cipher.AEAD, error) {
+	key, err := deriveKey(from, purpose)
+	if err != nil {
+		return nil, err
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {

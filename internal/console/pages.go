@@ -292,6 +292,9 @@ type asset struct {
 	plain, packed []byte
 }
 
+// staticPath is the beginning of the paths of scripts and styles.
+const staticPath = "/static/"
+
 // static serves the scripts and styles. The address of each contains its digest, so that browsers can cache it forever.
 type static struct{ assets map[string]asset }
 
@@ -330,12 +333,13 @@ func (s *static) address(name string) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("there is no file %q", name)
 	}
-	return "/static/" + a.hash + "/" + name, nil
+	return staticPath + a.hash + "/" + name, nil
 }
 
 func (s *static) serve(w http.ResponseWriter, r *http.Request) {
-	a, ok := s.assets[chi.URLParam(r, "name")]
-	if !ok || a.hash != chi.URLParam(r, "hash") {
+	hash, name, _ := strings.Cut(chi.URLParam(r, "*"), "/")
+	a, ok := s.assets[name]
+	if !ok || a.hash != hash {
 		http.NotFound(w, r)
 		return
 	}

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/brevet-dev/brevet/internal/ratelimit"
+	"github.com/brevet-dev/brevet/internal/clientip"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
@@ -51,6 +51,7 @@ func (s *Server) observed(next http.Handler) http.Handler {
 		if _, ok := checked(r); ok {
 			r = r.WithContext(context.WithValue(r.Context(), forwardedKey{}, r.Header.Values(forwardedHost)))
 		}
+		r = s.cfg.TrustedProxies.Resolve(r)
 		// In these headers a caller claims where it comes from. They go before a library trusts them (H29).
 		for _, header := range []string{"Forwarded", "X-Forwarded-For", forwardedHost, "X-Forwarded-Proto", "X-Real-Ip"} {
 			r.Header.Del(header)
@@ -74,7 +75,7 @@ func (s *Server) noted(next http.Handler) http.Handler {
 			s.metrics.duration.WithLabelValues(c.operation).Observe(took.Seconds())
 			s.cfg.Log.InfoContext(r.Context(), "call answered",
 				"request_id", c.id, "operation", c.operation, "status", out.Status(), "code", string(c.code),
-				"bytes", out.BytesWritten(), "duration_ms", took.Milliseconds(), "remote", ratelimit.RemoteIP(r))
+				"bytes", out.BytesWritten(), "duration_ms", took.Milliseconds(), "remote", clientip.RemoteIP(r))
 		}()
 		h := out.Header()
 		h.Set("Request-Id", c.id)

@@ -3,7 +3,6 @@ package httpapi_test
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -16,8 +15,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	osexec "os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -92,19 +89,6 @@ func webCertificate(t *testing.T, name string) (tls.Certificate, []byte, []byte)
 	return pair, chain, secret
 }
 
-// aroundSite is the rest of the nginx configuration. It keeps all files in one folder.
-const aroundSite = `daemon off;
-master_process off;
-pid nginx.pid;
-error_log stderr notice;
-events {}
-http {
-    access_log off;
-    client_body_temp_path tmp; proxy_temp_path tmp; fastcgi_temp_path tmp; uwsgi_temp_path tmp; scgi_temp_path tmp;
-    include gateway.conf;
-}
-`
-
 func newEdge(t *testing.T, s *testkit.Stack) *edge {
 	t.Helper()
 	e := &edge{stack: s, service: &service{}}
@@ -135,62 +119,13 @@ func newEdge(t *testing.T, s *testkit.Stack) *edge {
 		t.Fatal(err)
 	}
 	_ = listener.Close() // nginx takes this port
-	runNginx(t, map[string][]byte{
-		"nginx.conf": []byte(aroundSite), "gateway.pem": own, "gateway-key.pem": ownKey, "svid.pem": svid, "svid-key.pem": svidKey, "brevet-ca.pem": chain,
-		"gateway.conf": []byte(strings.NewReplacer(
+	testkit.Nginx(t, map[string][]byte{
+		"gateway.pem": own, "gateway-key.pem": ownKey, "svid.pem": svid, "svid-key.pem": svidKey, "brevet-ca.pem": chain,
+		"site.conf": []byte(strings.NewReplacer(
 			"127.0.0.1:8443", brevet.Addr().String(), "127.0.0.1:9000", upstream.Listener.Addr().String(), "127.0.0.1:8444", e.addr,
 		).Replace(string(site))),
 	})
 	return e
-}
-
-// runNginx starts nginx, and returns once it listens.
-func runNginx(t *testing.T, files map[string][]byte) {
-	t.Helper()
-	path, err := osexec.LookPath("nginx")
-	if err != nil {
-		path = "/usr/sbin/nginx" // not in the PATH of an ordinary user
-	}
-	dir := t.TempDir()
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	log := &testkit.Buffer{}
-	cmd := osexec.CommandContext(context.WithoutCancel(t.Context()), path, "-p", dir, "-c", "nginx.conf", "-e", "stderr")
-	says, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("starting nginx, which devstack/deps.sh test installs: %v", err)
-	}
-	listens, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		once := sync.OnceFunc(func() { close(listens) })
-		lines := bufio.NewScanner(says)
-		for lines.Scan() {
-			_, _ = log.Write(append(lines.Bytes(), '\n'))
-			if strings.Contains(lines.Text(), "nginx/") { // nginx logs its version once it listens
-				once()
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-ended
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Logf("nginx says:\n%s", log.String())
-		}
-	})
-	select {
-	case <-listens:
-	case <-ended:
-		t.Fatal("nginx ended at once")
-	}
 }
 
 // through is a call that a sandbox sends to the gateway. Zero fields have the values of a call that passes.

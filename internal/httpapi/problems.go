@@ -14,9 +14,9 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/audit"
+	"github.com/brevet-dev/brevet/internal/clientip"
 	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/people"
-	"github.com/brevet-dev/brevet/internal/ratelimit"
 	. "github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 )
@@ -311,7 +311,7 @@ const refuseTimeout = 3 * time.Second
 func (s *Server) refuse(r *http.Request, who caller, code ProblemCode, f requestError) {
 	c := callOf(r)
 	ref := broker.Refusal{
-		ID: c.id, Code: string(code), Detail: f.detail, Remote: ratelimit.RemoteIP(r), Operation: c.operation, Relayed: c.relayed, Unsigned: f.unsigned,
+		ID: c.id, Code: string(code), Detail: f.detail, Remote: clientip.RemoteIP(r), Operation: c.operation, Relayed: c.relayed, Unsigned: f.unsigned,
 	}
 	switch who := who.(type) {
 	case attest.Identity:

@@ -23,6 +23,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/clientip"
 	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/internal/ratelimit"
@@ -55,7 +56,8 @@ const (
 	reportsPerSecond, reportsAtOnce = 20, 1000
 )
 
-// Config configures a Server. People, Auditors, Admins, Orchestrators, ResourceServers, Ready and JWKSMaxAge are optional.
+// Config configures a Server. People, TrustedProxies, Auditors, Admins, Orchestrators, ResourceServers, Ready and JWKSMaxAge are
+// optional.
 type Config struct {
 	Broker   *broker.Broker
 	Attestor *attest.Attestor
@@ -70,6 +72,8 @@ type Config struct {
 	}
 	// Hosts are the accepted values of the Host header, compared without regard to case. A value without a port matches any port.
 	Hosts []string
+	// TrustedProxies are the proxies that name the address of their client in a header.
+	TrustedProxies clientip.Proxies
 	// Auditors may read the records of whole trust domains, or of paths. Admins may revoke and quarantine there, and
 	// orchestrators may end tasks. One SPIFFE ID can have several roles; no role includes another. The rules of the broker assign
 	// roles to people.

@@ -60,7 +60,9 @@ func (n *notebook) Deadlines(context.Context, int) ([]broker.Task, error) {
 	return nil, nil
 }
 
-func (n *notebook) TaskEnded(context.Context, broker.Task, time.Time) (string, error) { return "", broker.ErrNotFound }
+func (n *notebook) TaskEnded(context.Context, broker.Task, time.Time) (string, error) {
+	return "", broker.ErrNotFound
+}
 
 func (n *notebook) RequestsOfEndedTasks(context.Context, broker.Task, int) ([]broker.EndedTaskRequest, error) {
 	return nil, nil

@@ -6,8 +6,6 @@ package ratelimit
 
 import (
 	"errors"
-	"net"
-	"net/http"
 	"sync"
 	"time"
 
@@ -264,13 +262,4 @@ func (b *Budget) Drain() map[Suppressed]int {
 	all := b.suppressed
 	b.suppressed = map[Suppressed]int{}
 	return all
-}
-
-// RemoteIP returns the IP address of the connection's peer, or "" if it is unknown. It ignores all headers.
-func RemoteIP(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return ""
-	}
-	return host
 }

@@ -46,9 +46,25 @@ func (s *Stack) Console(t testing.TB) string {
 	if listener == nil {
 		listener = Pages(t)
 	}
+	url := originOf(t, listener)
+	s.serveConsole(t, listener, url)
+	return url
+}
+
+// ConsoleBehind serves this replica's console for a proxy that serves it at url, and returns the address for the proxy.
+func (s *Stack) ConsoleBehind(t testing.TB, url string) (address string) {
+	t.Helper()
+	listener := Pages(t)
+	s.serveConsole(t, listener, url)
+	return listener.Addr().String()
+}
+
+func (s *Stack) serveConsole(t testing.TB, listener net.Listener, url string) {
+	t.Helper()
 	cfg := console.Config{
-		Broker: s.Broker, People: s.Config.People, ClientID: clientID, Sessions: s.ledger, Past: s.ledger, Ledger: s.ledger, Vault: s.Minter, InclusionProofs: s.ledger, LogKeys: s.LogKey, URL: originOf(t, listener),
-		TrustDomains: []string{s.Acme.TrustDomain().Name(), s.Other.TrustDomain().Name()}, Key: s.ledger.CursorKey(), Log: s.log, Now: s.options.Now, Voted: s.Server.CountVote,
+		Broker: s.Broker, People: s.Config.People, ClientID: clientID, Sessions: s.ledger, Past: s.ledger, Ledger: s.ledger, Vault: s.Minter, InclusionProofs: s.ledger, LogKeys: s.LogKey, URL: url,
+		TrustDomains: []string{s.Acme.TrustDomain().Name(), s.Other.TrustDomain().Name()}, TrustedProxies: s.options.TrustedProxies,
+		Key: s.ledger.CursorKey(), Log: s.log, Now: s.options.Now, Voted: s.Server.CountVote,
 	}
 	fetched := s.options.Now()
 	cfg.Bundles = func() []console.Bundle {
@@ -72,5 +88,4 @@ func (s *Stack) Console(t testing.TB) string {
 			t.Errorf("serving the console: %v", err)
 		}
 	})
-	return cfg.URL
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/clientip"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/httpapi"
 	"github.com/brevet-dev/brevet/internal/ledger"
@@ -110,6 +111,8 @@ type Options struct {
 	// Pages is the listener that Console serves on, if a test has to know its address earlier. Passkeys then belong to that
 	// origin, and otherwise to Site.
 	Pages net.Listener
+	// TrustedProxies are the trusted proxies of the server and of the console.
+	TrustedProxies clientip.Proxies
 	// Now is the server's clock; nil is the system's clock.
 	Now func() time.Time
 }
@@ -248,7 +251,7 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 	s.Addr, s.URL = listener.Addr().String(), "https://"+listener.Addr().String()
 	cfg := httpapi.Config{
 		Broker: s.Broker, Attestor: attestor, People: s.verifier(t), Keys: s.Minter, InclusionProofs: s.ledger, LogKeys: s.LogKey,
-		Hosts: []string{"127.0.0.1", s.Addr}, CursorKey: s.ledger.CursorKey(), Bootstrap: s.ledger, Log: log, Registry: s.registry, Now: o.Now,
+		Hosts: []string{"127.0.0.1", s.Addr}, CursorKey: s.ledger.CursorKey(), TrustedProxies: o.TrustedProxies, Bootstrap: s.ledger, Log: log, Registry: s.registry, Now: o.Now,
 		Ready: []httpapi.Check{
 			{Name: "ledger", Probe: s.ledger.Ready}, {Name: "vault", Probe: s.Minter.Ready}, {Name: "bundles", Probe: s.bundlesReady},
 		},

@@ -230,4 +230,3 @@ func selfSigned(t *testing.T) tls.Certificate {
 	cert, key := testkit.SelfSigned(t)
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
 }
-
