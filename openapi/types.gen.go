@@ -952,8 +952,8 @@ type EgressRule struct {
 	Hosts   []string `json:"hosts"`
 	Methods []string `json:"methods,omitempty,omitzero"`
 
-	// Paths Path patterns by segment: literal text, `{param}`, `*` for one segment, or `**` for all remaining
-	// segments.
+	// Paths Path patterns by segment: literal text, `{param}`, `*` for one segment without a colon, `*:verb` for one
+	// with it, or `**` for all remaining segments.
 	Paths []string `json:"paths,omitempty,omitzero"`
 
 	// Send How an egress gateway puts the credential into a call.

@@ -191,7 +191,7 @@ func egressSchema() object {
 		closed([]string{"hosts", "methods", "paths"}, object{
 			"hosts":   described("Exact names, or *. and a name, where * matches any one label. With a port unless it is 443 or 80.", items(host)),
 			"methods": described("Methods in upper case.", items(method)),
-			"paths":   described("Matched by segment: literal text, {param}, * for any one segment, and at the end ** for all that follow.", items(path)),
+			"paths":   described("Matched by segment: literal text, {param}, * for any one segment without a colon, *:verb for one with it, and at the end ** for all that follow.", items(path)),
 			"send":    described("How an egress gateway adds the credential to a call. Default: as a bearer token.", sendSchema()),
 		}),
 		closed([]string{"hosts", "databases"}, object{

@@ -64,6 +64,7 @@ var notOfShape = []string{
 	"egress that is signed by a token", "egress of a certificate in a header", "egress of a certificate that is not sent",
 	"egress to a database without a port", "egress to a database on any host",
 	"egress path with dots", "egress path with ** inside", "egress path with half a *",
+	"egress path with half a * before a colon", "egress path with ** before a colon",
 }
 
 // The schema rejects exactly those mistakes that Load rejects for their structure.

@@ -15,7 +15,7 @@ import (
 type Egress struct {
 	Hosts   []string // lower case; a leading "*." matches any one label; with a port unless it is 443 or 80
 	Methods []string // upper case
-	Paths   []string // templates; * matches one segment, and ** at the end matches all remaining ones
+	Paths   []string // templates; * matches one segment or one part between colons, and ** at the end matches all remaining segments
 	Send    Send     // how an egress gateway puts the credential into a call
 	// Databases are the databases on the hosts that an egress gateway logs in to, with a credential of kind database. A
 	// rule with databases allows no HTTP call.
@@ -112,8 +112,8 @@ func refuseEgressPath(path string) string {
 			return "has an empty, . or .. segment"
 		case segment == "**" && i < last:
 			return "has a ** that is not its last segment"
-		case strings.Contains(segment, "*") && segment != "*" && segment != "**":
-			return "has a * that is not a whole segment"
+		case segment != "**" && slices.ContainsFunc(strings.Split(segment, ":"), func(part string) bool { return part != "*" && strings.Contains(part, "*") }):
+			return "has a * that is not a whole segment, or a whole part between colons"
 		}
 	}
 	return ""

@@ -201,7 +201,15 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress path with half a *", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/in*']}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in*" has a * that is not a whole segment`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in*" has a * that is not a whole segment, or a whole part between colons`,
+	},
+	{
+		name: "egress path with half a * before a colon", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/in/a*:send']}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in/a*:send" has a * that is not a whole segment, or a whole part between colons`,
+	},
+	{
+		name: "egress path with ** before a colon", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/in/**:send']}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in/**:send" has a * that is not a whole segment, or a whole part between colons`,
 	},
 	{
 		name: "egress path cut short", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/{in']}"),

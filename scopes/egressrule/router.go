@@ -147,7 +147,7 @@ func reader(pattern scopes.PathPattern, params map[string]scopes.Param) string {
 }
 
 func literalReader(literal string) string {
-	return strings.ReplaceAll(regexp.QuoteMeta(literal), `\*`, "[^/]+")
+	return strings.ReplaceAll(regexp.QuoteMeta(literal), `\*`, "[^/:]+")
 }
 
 // expression matches every value of the parameter as a path writes it. It may match other text too.
