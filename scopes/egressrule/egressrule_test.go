@@ -174,7 +174,7 @@ func TestWildcardsMatchNoCustomVerb(t *testing.T) {
 			if strings.Contains(tc.rule, "{p}") {
 				needs = params
 			}
-			if route, why := router(t, rules, needs).Find(call, nil); (why == "") != tc.want {
+			if route, why := router(t, rules, needs).Find(call, nil, nil); (why == "") != tc.want {
 				t.Errorf("got %+v %q, want a route: %v", route, why, tc.want)
 			}
 		})
