@@ -948,12 +948,16 @@ type EgressRule struct {
 	// Databases Databases to which an egress gateway logs in, with a credential of kind database.
 	Databases []string `json:"databases,omitempty,omitzero"`
 
+	// Headers Request headers that an egress gateway forwards in addition to harmless ones: names in lower case, or
+	// prefixes that end in `-*`.
+	Headers []string `json:"headers,omitempty,omitzero"`
+
 	// Hosts Host names. `*.` matches exactly one label. Without a port, a name covers 443 and 80.
 	Hosts   []string `json:"hosts"`
 	Methods []string `json:"methods,omitempty,omitzero"`
 
-	// Paths Path patterns by segment: literal text, `{param}`, `*` for one segment, or `**` for all remaining
-	// segments.
+	// Paths Path patterns by segment: literal text, `{param}`, `*` for one segment without a colon, `*:verb` for one
+	// with it, or `**` for all remaining segments.
 	Paths []string `json:"paths,omitempty,omitzero"`
 
 	// Send How an egress gateway puts the credential into a call.

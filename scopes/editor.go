@@ -178,9 +178,9 @@ func credentialSchema() object {
 }
 
 func egressSchema() object {
-	host, method, path := matching(hostSyntax), matching(methodSyntax), egressPlace.schema()
-	host["maxLength"], path["maxLength"] = maxHost, maxTemplate
-	method["not"] = choice(refusedMethods...)
+	host, method, path, header := matching(hostSyntax), matching(methodSyntax), egressPlace.schema(), matching(ruleHeaderSyntax)
+	host["maxLength"], path["maxLength"], header["maxLength"] = maxHost, maxTemplate, maxSendText
+	method["not"], header["not"] = choice(refusedMethods...), choice(anyVendor)
 	items := func(item object) object {
 		list := listOf(item, 1, maxEgressItems)
 		list["uniqueItems"] = true
@@ -191,7 +191,8 @@ func egressSchema() object {
 		closed([]string{"hosts", "methods", "paths"}, object{
 			"hosts":   described("Exact names, or *. and a name, where * matches any one label. With a port unless it is 443 or 80.", items(host)),
 			"methods": described("Methods in upper case.", items(method)),
-			"paths":   described("Matched by segment: literal text, {param}, * for any one segment, and at the end ** for all that follow.", items(path)),
+			"paths":   described("Matched by segment: literal text, {param}, * for any one segment without a colon, *:verb for one with it, and at the end ** for all that follow.", items(path)),
+			"headers": described("Request headers that an egress gateway forwards in addition to harmless ones: names in lower case, or beginnings of names that end in -*.", items(header)),
 			"send":    described("How an egress gateway adds the credential to a call. Default: as a bearer token.", sendSchema()),
 		}),
 		closed([]string{"hosts", "databases"}, object{

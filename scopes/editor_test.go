@@ -64,6 +64,10 @@ var notOfShape = []string{
 	"egress that is signed by a token", "egress of a certificate in a header", "egress of a certificate that is not sent",
 	"egress to a database without a port", "egress to a database on any host",
 	"egress path with dots", "egress path with ** inside", "egress path with half a *",
+	"egress path with half a * before a colon", "egress path with ** before a colon",
+	"egress header that is the credential", "egress header of an API key", "egress header of a cookie", "egress header of the host", "egress header of a proxy",
+	"egress headers of proxies", "egress headers of some proxies", "egress header of the next hop", "egress header of the connection", "egress header of an upgrade",
+	"egress header of another method", "egress header of another target", "egress header that the gateway sets",
 }
 
 // The schema rejects exactly those mistakes that Load rejects for their structure.

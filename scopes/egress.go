@@ -15,8 +15,11 @@ import (
 type Egress struct {
 	Hosts   []string // lower case; a leading "*." matches any one label; with a port unless it is 443 or 80
 	Methods []string // upper case
-	Paths   []string // templates; * matches one segment, and ** at the end matches all remaining ones
+	Paths   []string // templates; * matches one segment or one part between colons, and ** at the end matches all remaining segments
 	Send    Send     // how an egress gateway puts the credential into a call
+	// Headers are request headers that an egress gateway forwards in addition to those that are harmless: names in lower case,
+	// or prefixes that end in -*.
+	Headers []string
 	// Databases are the databases on the hosts that an egress gateway logs in to, with a credential of kind database. A
 	// rule with databases allows no HTTP call.
 	Databases []string
@@ -60,6 +63,7 @@ var (
 	sendUserSyntax   = regexp.MustCompile(`^[A-Za-z0-9._@+-]{1,100}$`)
 	sendHeaderSyntax = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 	sendQuerySyntax  = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+	ruleHeaderSyntax = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*(-\*)?$`)
 	sendAWSSyntax    = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 )
 
@@ -112,8 +116,8 @@ func refuseEgressPath(path string) string {
 			return "has an empty, . or .. segment"
 		case segment == "**" && i < last:
 			return "has a ** that is not its last segment"
-		case strings.Contains(segment, "*") && segment != "*" && segment != "**":
-			return "has a * that is not a whole segment"
+		case segment != "**" && slices.ContainsFunc(strings.Split(segment, ":"), func(part string) bool { return part != "*" && strings.Contains(part, "*") }):
+			return "has a * that is not a whole segment, or a whole part between colons"
 		}
 	}
 	return ""
@@ -123,7 +127,7 @@ func (r *reader) egress(n *yaml.Node, scope Scope) []Egress {
 	if n == nil {
 		return nil
 	}
-	kind, keys := scope.Credential.Kind, []string{"hosts", "methods", "paths", "send"}
+	kind, keys := scope.Credential.Kind, []string{"hosts", "methods", "paths", "headers", "send"}
 	if kind == KindDatabase {
 		keys = []string{"hosts", "databases"}
 	} else if kind != "" && !slices.Contains(senders, kind) {
@@ -171,7 +175,7 @@ func (r *reader) egress(n *yaml.Node, scope Scope) []Egress {
 			})
 			continue
 		}
-		out = append(out, Egress{
+		one := Egress{
 			Hosts: items("hosts", r.host),
 			Methods: items("methods", func(n *yaml.Node, what string) string {
 				text, ok := r.text(n, what)
@@ -185,7 +189,14 @@ func (r *reader) egress(n *yaml.Node, scope Scope) []Egress {
 				return path
 			}),
 			Send: r.send(item, fields["send"], rule+".send", scope.Credential),
-		})
+		}
+		if fields["headers"] != nil {
+			one.Headers = items("headers", r.header)
+			if one.Send.As == SendHeader && slices.Contains(one.Headers, one.Send.Name) {
+				r.at(fields["headers"], "%s.headers lists %q, which the gateway sets to the credential; remove it", rule, one.Send.Name)
+			}
+		}
+		out = append(out, one)
 	}
 	return out
 }

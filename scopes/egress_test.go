@@ -22,6 +22,10 @@ func withCertificate(send string) string {
 	return "{kind: pki, mount: pki, role: web, common_name: mail.example}\n    egress: [{hosts: [mail.example], methods: [GET], paths: [/in]" + send + "}]\n"
 }
 
+func withHeaders(headers string) string {
+	return withRule("{hosts: [mail.example], methods: [GET], paths: [/in], headers: [" + headers + "]}")
+}
+
 func withLogins(rule string) string {
 	return "{kind: database, mount: database, role: mail}\n    egress: [" + rule + "]\n"
 }
@@ -201,7 +205,107 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress path with half a *", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/in*']}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in*" has a * that is not a whole segment`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in*" has a * that is not a whole segment, or a whole part between colons`,
+	},
+	{
+		name: "egress path with half a * before a colon", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/in/a*:send']}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in/a*:send" has a * that is not a whole segment, or a whole part between colons`,
+	},
+	{
+		name: "egress path with ** before a colon", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/in/**:send']}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in/**:send" has a * that is not a whole segment, or a whole part between colons`,
+	},
+	{
+		name: "egress with no headers", old: "bind: mtls}\n", with: withHeaders(""),
+		want: "scopes.yaml:44: scope mail.read: egress[0].headers must list 1 to 32 items",
+	},
+	{
+		name: "egress header twice", old: "bind: mtls}\n", with: withHeaders("sudo, sudo"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers: "sudo" is listed twice`,
+	},
+	{
+		name: "egress header in upper case", old: "bind: mtls}\n", with: withHeaders("Sudo"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "Sudo" must be the name of a header in lower case, with letters, digits and hyphens only, such as x-goog-copy-source, or the beginning of names, such as x-goog-meta-*`,
+	},
+	{
+		name: "egress header with an underscore", old: "bind: mtls}\n", with: withHeaders("x_user"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "x_user" must be the name of a header in lower case, with letters, digits and hyphens only, such as x-goog-copy-source, or the beginning of names, such as x-goog-meta-*`,
+	},
+	{
+		name: "egress header with a colon", old: "bind: mtls}\n", with: withHeaders("'sudo: root'"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "sudo: root" must be the name of a header in lower case, with letters, digits and hyphens only, such as x-goog-copy-source, or the beginning of names, such as x-goog-meta-*`,
+	},
+	{
+		name: "egress header with half a *", old: "bind: mtls}\n", with: withHeaders("x-goo*"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "x-goo*" must be the name of a header in lower case, with letters, digits and hyphens only, such as x-goog-copy-source, or the beginning of names, such as x-goog-meta-*`,
+	},
+	{
+		name: "egress header of any name", old: "bind: mtls}\n", with: withHeaders("'*'"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "*" must be the name of a header in lower case, with letters, digits and hyphens only, such as x-goog-copy-source, or the beginning of names, such as x-goog-meta-*`,
+	},
+	{
+		name: "egress header of any vendor", old: "bind: mtls}\n", with: withHeaders("'x-*'"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "x-*" covers most headers of every host; name those that are meant, such as x-goog-copy-source or x-goog-*`,
+	},
+	{
+		name: "egress header with a long name", old: "bind: mtls}\n", with: withHeaders(strings.Repeat("a", 101)),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "` + strings.Repeat("a", 101) + `" is longer than 100 bytes`,
+	},
+	{
+		name: "egress header that is the credential", old: "bind: mtls}\n", with: withHeaders("authorization"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "authorization" carries a credential or an identity, or is for proxies and connections, and no gateway forwards it; send says how the credential is sent`,
+	},
+	{
+		name: "egress header of an API key", old: "bind: mtls}\n", with: withHeaders("x-api-key"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "x-api-key" carries a credential or an identity, or is for proxies and connections, and no gateway forwards it; send says how the credential is sent`,
+	},
+	{
+		name: "egress header of a cookie", old: "bind: mtls}\n", with: withHeaders("cookie"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "cookie" carries a credential or an identity, or is for proxies and connections, and no gateway forwards it; send says how the credential is sent`,
+	},
+	{
+		name: "egress header of the host", old: "bind: mtls}\n", with: withHeaders("host"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "host" carries a credential or an identity, or is for proxies and connections, and no gateway forwards it; send says how the credential is sent`,
+	},
+	{
+		name: "egress header of a proxy", old: "bind: mtls}\n", with: withHeaders("x-forwarded-for"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "x-forwarded-for" carries a credential or an identity, or is for proxies and connections, and no gateway forwards it; send says how the credential is sent`,
+	},
+	{
+		name: "egress headers of proxies", old: "bind: mtls}\n", with: withHeaders("'x-forwarded-*'"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "x-forwarded-*" carries a credential or an identity, or is for proxies and connections, and no gateway forwards it; send says how the credential is sent`,
+	},
+	{
+		name: "egress headers of some proxies", old: "bind: mtls}\n", with: withHeaders("'x-forwarded-a-*'"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "x-forwarded-a-*" carries a credential or an identity, or is for proxies and connections, and no gateway forwards it; send says how the credential is sent`,
+	},
+	{
+		name: "egress header of the next hop", old: "bind: mtls}\n", with: withHeaders("transfer-encoding"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "transfer-encoding" carries a credential or an identity, or is for proxies and connections, and no gateway forwards it; send says how the credential is sent`,
+	},
+	{
+		name: "egress header of the connection", old: "bind: mtls}\n", with: withHeaders("connection"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "connection" concerns the connection, and cannot be named`,
+	},
+	{
+		name: "egress header of an upgrade", old: "bind: mtls}\n", with: withHeaders("upgrade"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "upgrade" concerns the connection, and cannot be named`,
+	},
+	{
+		name: "egress header of another method", old: "bind: mtls}\n", with: withHeaders("x-http-method-override"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "x-http-method-override" changes the method or the target of a call; use methods and paths`,
+	},
+	{
+		name: "egress header of another target", old: "bind: mtls}\n", with: withHeaders("destination"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "destination" changes the method or the target of a call; use methods and paths`,
+	},
+	{
+		name: "egress header that the gateway sets", old: mailJWT, with: withSend(", headers: [x-key], send: {as: header, name: x-key, field: key}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers lists "x-key", which the gateway sets to the credential; remove it`,
+	},
+	{
+		name: "egress header of a login", old: mailJWT, with: withLogins("{hosts: ['db.example:5432'], databases: [mail], headers: [sudo]}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0]: unknown key "headers"; the keys are hosts, databases`,
 	},
 	{
 		name: "egress path cut short", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/{in']}"),
@@ -210,18 +314,18 @@ var egressMistakes = []mistake{
 }
 
 func TestEgressIsRead(t *testing.T) {
-	with := replace(t, worldScopes, "bind: mtls}\n", withRule(mailRule+", {hosts: ['*.mail.example:8443'], methods: [M-SEARCH], paths: ['/**']}"))
+	with := replace(t, worldScopes, "bind: mtls}\n", withRule(mailRule+", {hosts: ['*.mail.example:8443'], methods: [M-SEARCH], paths: ['/*:send', '/**'], headers: [sudo, 'x-goog-*']}"))
 	c := load(t, with, worldPolicies)
 	want := []scopes.Egress{
 		{Hosts: []string{"mail.example"}, Methods: []string{"GET"}, Paths: []string{"/in", "/out"}},
-		{Hosts: []string{"*.mail.example:8443"}, Methods: []string{"M-SEARCH"}, Paths: []string{"/**"}},
+		{Hosts: []string{"*.mail.example:8443"}, Methods: []string{"M-SEARCH"}, Paths: []string{"/*:send", "/**"}, Headers: []string{"sudo", "x-goog-*"}},
 	}
 	got, _ := c.Scope("mail.read")
 	if diff := cmp.Diff(want, got.Egress); diff != "" {
 		t.Fatalf("egress (-want +got):\n%s", diff)
 	}
-	got.Egress[0].Hosts[0] = "evil.example"
-	if again, _ := c.Scope("mail.read"); again.Egress[0].Hosts[0] != "mail.example" {
+	got.Egress[0].Hosts[0], got.Egress[1].Headers[0] = "evil.example", "x-evil"
+	if again, _ := c.Scope("mail.read"); again.Egress[0].Hosts[0] != "mail.example" || again.Egress[1].Headers[0] != "sudo" {
 		t.Error("a copy of a scope reaches into the catalogue")
 	}
 }

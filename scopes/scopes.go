@@ -258,6 +258,7 @@ func (s *Scope) clone() *Scope {
 	c.Egress = slices.Clone(s.Egress)
 	for i, e := range c.Egress {
 		e.Hosts, e.Methods, e.Paths, e.Databases = slices.Clone(e.Hosts), slices.Clone(e.Methods), slices.Clone(e.Paths), slices.Clone(e.Databases)
+		e.Headers = slices.Clone(e.Headers)
 		c.Egress[i] = e
 	}
 	out := &c.Credential

@@ -76,6 +76,7 @@ func newGuardedWorld(t testing.TB) (*world, *guarded) {
 	w := newWorld(t, scope("client", "read", pki+"client.acme.test", g.name())+
 		scope("server", "read", pki+"server.acme.test, key: server", g.name())+
 		scope("stored", "read", "kind: kv, path: secret/data/egress-cert", g.name())+
+		strings.Replace(scope("named", "read", pki+"named.acme.test", g.name()), "send:", rulesHeaders+", send:", 1)+
 		scope("unasked", "read", pki+"unasked.acme.test", g.unasked)+
 		scope("agreed", "write", pki+"agreed.acme.test}\n    approval: {group: oncall", g.name()))
 	ca, err := w.stack.Vault(t).Logical().ReadWithContext(t.Context(), "pki/cert/ca")

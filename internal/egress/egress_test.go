@@ -25,7 +25,10 @@ func TestGatewayInjectsCredentials(t *testing.T) {
 		{"/token", "Authorization", "Bearer eyJ"},
 	} {
 		req := request(t, "GET", w.url(tc.path)+"?a=1&key=mine", nil)
-		for _, name := range []string{"Authorization", "Cookie", "Proxy-Authorization", "X-Api-Key", "X_Key", "X-Forwarded-For", "X-HTTP-Method-Override"} {
+		for _, name := range []string{
+			"Authorization", "Cookie", "Proxy-Authorization", "X-Api-Key", "X_Key", "X-Forwarded-For", "X-Serverless-Authorization", "X-Vault-Token", "DPoP", "X-Remote-Group",
+			"X-Original-URL", "Via", "Baggage", "Grpc-Accept-Encoding",
+		} {
 			req.Header.Set(name, "mine")
 		}
 		if tc.name != "" {
@@ -222,7 +225,9 @@ func (w *world) events(t *testing.T) io.Reader {
 func (w *world) webSocket(t *testing.T) io.Reader {
 	t.Helper()
 	conn := w.tunnel(t, w.host.name())
-	_, _ = io.WriteString(conn, "GET /key/socket HTTP/1.1\r\nHost: "+w.host.name()+"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	_, _ = io.WriteString(conn, "GET /key/socket HTTP/1.1\r\nHost: "+w.host.name()+"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+		"Origin: https://agent.test\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: chat\r\n"+
+		"Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n")
 	reader := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(reader, nil)
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {

@@ -10,7 +10,6 @@ import (
 	"net/http/httputil"
 	"net/textproto"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,28 +17,6 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/brevet-dev/brevet/scopes/egressrule"
 )
-
-// own are headers by which a sandbox could claim an identity, claim to be forwarded for someone, or change the method or target
-// of the call. They are removed.
-var own = []string{
-	"Authorization", "Cookie", "Proxy-Authorization", "Proxy", "Forwarded", "Destination", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip",
-	"X-Host", "X-Http-Host-Override", "X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Remote-User", "Remote-User",
-	"X-Api-Key", "Api-Key", "X-Auth-Token", "Private-Token", "X-Goog-Api-Key", "X-Amz-Security-Token", "X-Amz-S3session-Token",
-}
-
-// ownPrefixes are the prefixes of such headers.
-var ownPrefixes = []string{
-	"X-Forwarded-", "X-Original-", "X-Rewrite-", "Client-Cert", "X-Client-Cert", "Ssl-Client-", "X-Ssl-", "X-Amzn-Mtls-",
-}
-
-// kept reports whether a header of the sandbox is forwarded. A name may have letters, digits and hyphens only, as in nginx.
-// Programs that turn header names into variables read an underscore as a hyphen, so another name could stand for one of the
-// headers that the gateway removes or sets.
-func kept(name string) bool {
-	return !strings.ContainsFunc(name, func(c rune) bool {
-		return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
-	}) && !slices.Contains(own, name) && !slices.ContainsFunc(ownPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
-}
 
 // passage is one call through the gateway.
 type passage struct {
@@ -121,7 +98,7 @@ func (p *passage) prepare(r *http.Request) error {
 	// Match the call that will be sent, not the one that was received.
 	call := egressrule.Call{Method: r.Method, Host: p.target.Host, Path: p.target.EscapedPath()}
 	var err error
-	if p.match, err = p.sandbox.rules.find(r.Context(), call); err != nil {
+	if p.match, err = p.sandbox.rules.find(r.Context(), call, egressrule.Unusual(r.Header)); err != nil {
 		return err
 	}
 	if !p.sandbox.pace.allows(origin(p.target.Host), p.began) {
@@ -152,7 +129,7 @@ func (b *buffers) Put(p []byte) {
 // rewrite removes the identity that the sandbox claims, and adds the credential.
 func (p *passage) rewrite(out *http.Request) {
 	out.URL, out.Host = p.target, p.target.Host
-	maps.DeleteFunc(out.Header, func(name string, _ []string) bool { return !kept(name) })
+	maps.DeleteFunc(out.Header, func(name string, _ []string) bool { return !p.match.route.Forwards(name) })
 	out.Trailer = nil
 	out.Header.Set("Accept-Encoding", "identity")
 	send, value := p.match.route.Send, p.held.value.Reveal()

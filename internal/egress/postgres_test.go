@@ -141,6 +141,42 @@ func TestDatabaseSessionsCloseWhenTheTaskEnds(t *testing.T) {
 	stop("the end of the session, and refusals")
 }
 
+// The gateway does not read SQL. So a session can give its role another password, and whoever knows it logs in without the gateway,
+// as docs/egress.md and SECURITY.md say. The end of the task ends that too: its sessions and the role.
+func TestChangedDatabasePasswordEndsWithTheTask(t *testing.T) {
+	w := newWorld(t)
+	conn, err := connect(t, "host="+w.database(t)+" dbname=target user=a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var role string
+	if err := conn.QueryRow(t.Context(), "SELECT session_user").Scan(&role); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), "ALTER ROLE CURRENT_USER PASSWORD 'mine'"); err != nil {
+		t.Fatalf("got %v: if a session cannot change its password, the documents say too little for the gateway", err)
+	}
+	host, port, _ := net.SplitHostPort(w.server(t))
+	direct := "host=" + host + " port=" + port + " dbname=target sslmode=disable password=mine user=" + role
+	around, err := connect(t, direct)
+	if err != nil {
+		t.Fatalf("got %v, want a login without the gateway", err)
+	}
+	w.endTask(t)
+	for what, next := range map[string]func() error{
+		"the session": func() error { return around.Ping(t.Context()) },
+		"the login":   func() error { _, err := connect(t, direct); return err },
+	} {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for deadline := time.Now().Add(patience); next() == nil; <-tick.C {
+			if time.Now().After(deadline) {
+				t.Fatalf("waited %s for the end of %s without the gateway", patience, what)
+			}
+		}
+	}
+}
+
 // A session without a rule is refused with an error of the protocol. Other data ends the connection.
 func TestDatabaseSessionWithoutARuleIsRefused(t *testing.T) {
 	w := newWorld(t)

@@ -20,6 +20,7 @@ import (
 // The codes of the gateway's own refusals. A refusal by Brevet keeps Brevet's code.
 const (
 	codeNoRule      openapi.ProblemCode = "egress_no_rule"
+	codeHeader      openapi.ProblemCode = "egress_header"
 	codePending     openapi.ProblemCode = "egress_pending"
 	codePlaintext   openapi.ProblemCode = "egress_plaintext"
 	codeMisdirected openapi.ProblemCode = "egress_misdirected"
@@ -41,6 +42,7 @@ var words = map[openapi.ProblemCode]struct {
 	title, detail string
 }{
 	codeNoRule:      {http.StatusForbidden, "No egress rule allows this call", "No scope that this sandbox may request has an egress rule for this host, method and path. The call was not sent. The member 'explanation' says what the rules cover."},
+	codeHeader:      {http.StatusForbidden, "Request header not allowed", "The call has a request header that the gateway does not forward with a credential. Without the header, the call could do something else, so the call was not sent. The member 'explanation' names the header and says what to do."},
 	codePending:     {http.StatusForbidden, "Approval required", "The call needs a credential that people must approve. The call was not sent. Retry the call after the approval; the member 'waiting' describes the pending request."},
 	codePlaintext:   {http.StatusForbidden, "TLS required", "The gateway sends credentials only over TLS. The call was not sent. Use https."},
 	codeMisdirected: {http.StatusMisdirectedRequest, "Wrong host for this connection", "The host of the call differs from the host that the connection was opened for. The call was not sent."},

@@ -51,26 +51,30 @@ type match struct {
 	route egressrule.Route
 }
 
-// find returns the scope and the parameters that a call needs. If several scopes match, it takes the one with the least
-// authority, then the first by name.
-func (b *rulebook) find(ctx context.Context, call egressrule.Call) (match, error) {
+// find returns the scope and the parameters that a call with these unusual headers needs. If several scopes match, it takes the
+// one with the least authority, then the first by name.
+func (b *rulebook) find(ctx context.Context, call egressrule.Call, unusual []string) (match, error) {
 	now, err := b.current(ctx)
 	if err != nil {
 		return match{}, err
 	}
+	usual := len(unusual) == 0 // only such calls are cached, because the names of headers can be long
 	now.mu.Lock()
 	m, known := now.found[call]
 	now.mu.Unlock()
-	if known {
+	if usual && known {
 		return m, nil
 	}
-	why := "no scope that this sandbox may request has an egress rule for this host"
+	code, why := codeNoRule, "no scope that this sandbox may request has an egress rule for this host"
 	var near []string
 	for _, p := range now.pages {
 		if !p.router.Covers(call) {
 			continue
 		}
-		route, reason := p.router.Find(call, b.only[p.scope.Name])
+		route, reason := p.router.Find(call, unusual, b.only[p.scope.Name])
+		if reason == "" && !usual {
+			return match{p.scope, route}, nil
+		}
 		if reason == "" {
 			now.mu.Lock()
 			defer now.mu.Unlock()
@@ -80,12 +84,16 @@ func (b *rulebook) find(ctx context.Context, call egressrule.Call) (match, error
 			now.found[call] = match{p.scope, route}
 			return now.found[call], nil
 		}
-		if len(near) == 0 {
+		// A scope that lacks only a header is nearest.
+		if lacksHeader := len(route.Unnamed) > 0; len(near) == 0 || lacksHeader && code == codeNoRule {
 			why = p.scope.Name + ": " + reason
+			if lacksHeader {
+				code = codeHeader
+			}
 		}
 		near = append(near, p.scope.Name)
 	}
-	return match{}, &refusal{code: codeNoRule, explanation: why, scopes: near}
+	return match{}, &refusal{code: code, explanation: why, scopes: near}
 }
 
 // login finds the scope for a database, and its host. If several scopes match, it takes the one that the user names, or else
@@ -154,7 +162,7 @@ func routerOf(scope openapi.OfferedScope) (*egressrule.Router, error) {
 	rules := make([]scopes.Egress, len(scope.Egress))
 	for i, rule := range scope.Egress {
 		rules[i] = scopes.Egress{
-			Hosts: rule.Hosts, Methods: rule.Methods, Paths: rule.Paths, Databases: rule.Databases,
+			Hosts: rule.Hosts, Methods: rule.Methods, Paths: rule.Paths, Headers: rule.Headers, Databases: rule.Databases,
 			Send: scopes.Send{
 				As: string(rule.Send.As), Name: rule.Send.Name, User: rule.Send.User, Field: rule.Send.Field,
 				Service: rule.Send.Service, Region: rule.Send.Region,

@@ -33,11 +33,6 @@ const (
 // streaming are the services that accept a body without its hash, and sign the path as it is sent.
 var streaming = []string{"s3", "s3-object-lambda", "s3-outposts"}
 
-// names reports whether a header names an object to read other than the one in the path: X-Amz-Copy-Source, X-Oss-Copy-Source.
-func names(header string) bool {
-	return strings.HasSuffix(header, "-Copy-Source") || strings.HasSuffix(header, "-Rename-Source")
-}
-
 // signable refuses a call whose own signatures the gateway can't replace, or whose body is too large to sign.
 func signable(r *http.Request, service string) error {
 	streams, payload := slices.Contains(streaming, service), r.Header.Get(payloadHeader)
@@ -50,8 +45,6 @@ func signable(r *http.Request, service string) error {
 		return &refusal{code: codeSigned, explanation: "a form contains its own signature in the body: send the object with PUT"}
 	case len(r.Header.Values("Content-Type")) > 1:
 		return &refusal{code: codeSigned, explanation: "the call has several Content-Type headers, and a signature covers one: send one"}
-	case slices.ContainsFunc(slices.Collect(maps.Keys(r.Header)), names):
-		return &refusal{code: codeNoRule, explanation: "a copy call names its source in a header, and egress rules check only paths: read the object and write it instead of copying it"}
 	case !streams && r.ContentLength > maxSigned:
 		return tooLargeToSign(service)
 	}

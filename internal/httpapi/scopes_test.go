@@ -50,7 +50,7 @@ var manifold = []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
     resource: git:objects
     ttl: {default: 1m, max: 2m}
     credential: {kind: kv, path: kv/aws}
-    egress: [{hosts: [s3.test], methods: [GET], paths: [/], send: {as: aws, service: s3, region: eu-central-1}}]
+    egress: [{hosts: [s3.test], methods: [GET], paths: [/], headers: [x-amz-acl, 'x-amz-grant-*'], send: {as: aws, service: s3, region: eu-central-1}}]
   - name: pay.refund
     title: Refund
     authority: payment
@@ -97,7 +97,7 @@ func TestScopesOfASandbox(t *testing.T) {
 			Name: "git.objects.read", Title: "Read objects", Authority: "read", TTLDefault: 60, TTLMax: 120, Approval: "never",
 			Params: map[string]openapi.ScopeParam{}, Credential: "kv", Bind: "none",
 			Egress: []openapi.EgressRule{{
-				Hosts: []string{"s3.test"}, Methods: []string{"GET"}, Paths: []string{"/"},
+				Hosts: []string{"s3.test"}, Methods: []string{"GET"}, Paths: []string{"/"}, Headers: []string{"x-amz-acl", "x-amz-grant-*"},
 				Send: openapi.EgressSend{As: "aws", Service: "s3", Region: "eu-central-1"},
 			}},
 		},

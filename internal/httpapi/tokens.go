@@ -413,7 +413,7 @@ func offeredScope(offer scopes.Offer) OfferedScope {
 		egress := EgressRule{Hosts: rule.Hosts, Databases: rule.Databases}
 		if len(rule.Databases) == 0 {
 			send := rule.Send
-			egress.Methods, egress.Paths = rule.Methods, rule.Paths
+			egress.Methods, egress.Paths, egress.Headers = rule.Methods, rule.Paths, rule.Headers
 			egress.Send = EgressSend{
 				As: cmp.Or(EgressSendAs(send.As), SendBearer), Name: send.Name, User: send.User, Field: send.Field,
 				Service: send.Service, Region: send.Region,

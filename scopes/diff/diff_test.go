@@ -18,6 +18,9 @@ func TestPlanOfOneChange(t *testing.T) {
 	const ttl = "ttl: {default: 10m, max: 1h}\n"
 	const limits = "    limits: [{per: sandbox, count: 60, window: 1h}, {per: task, live: 5}]\n"
 	withLimits := testscopes.Replace(t, testscopes.Scopes, ttl, ttl+limits)
+	withHeaders := func(paths string) string {
+		return testscopes.Replace(t, testscopes.Scopes, "bind: mtls}\n", "bind: mtls}\n    egress: [{hosts: [mail.example], methods: [GET], paths: "+paths+"}]\n")
+	}
 	withEgress := testscopes.Replace(t, testscopes.Scopes, "bind: mtls}\n", "bind: mtls}\n    egress: ["+testscopes.MailRule+"]\n")
 	for _, tc := range []struct {
 		name      string
@@ -121,6 +124,24 @@ func TestPlanOfOneChange(t *testing.T) {
 			old: "databases: [mail]", with: "databases: [mail, post]",
 			want: []string{"egress.db.example:5432: database mail -> database mail, database post, widened"}, reach: diff.Widened,
 		},
+		{
+			name: "egress with a header", base: withEgress, old: "[/in, /out]", with: "[/in, /out], headers: [sudo]",
+			want: []string{"egress.mail.example: GET /in, GET /out -> GET /in and headers sudo, GET /out and headers sudo, widened"}, reach: diff.Widened,
+		},
+		{
+			name: "egress with more headers", base: withHeaders("[/in], headers: [x-goog-acl]"), old: "[x-goog-acl]", with: "[sudo, 'x-goog-*']",
+			want: []string{"egress.mail.example: GET /in and headers x-goog-acl -> GET /in and headers sudo x-goog-*, widened"}, reach: diff.Widened,
+		},
+		{
+			name: "egress with another header", base: withHeaders("[/in], headers: [sudo]"), old: "[sudo]", with: "[x-goog-acl]",
+			want: []string{"egress.mail.example: GET /in and headers sudo -> GET /in and headers x-goog-acl, changed"}, reach: diff.Changed,
+		},
+		{ // together, the headers allow a call that neither rule allowed
+			name: "egress with two headers in one call", old: "[/in], headers: [sudo]}, {hosts: [mail.example], methods: [GET], paths: [/in], headers: [x-goog-acl]}",
+			base: withHeaders("[/in], headers: [sudo]}, {hosts: [mail.example], methods: [GET], paths: [/in], headers: [x-goog-acl]"), with: "[/in], headers: [sudo, x-goog-acl]}",
+			want: []string{"egress.mail.example: GET /in and headers sudo, GET /in and headers x-goog-acl -> GET /in and headers sudo x-goog-acl, widened"}, reach: diff.Widened,
+		},
+		{name: "order of egress headers", base: withHeaders("[/in], headers: [sudo, x-goog-acl]"), old: "[sudo, x-goog-acl]", with: "[x-goog-acl, sudo]", reach: diff.Same},
 		{name: "order of egress", base: withEgress, old: "[/in, /out]", with: "[/out, /in]", reach: diff.Same},
 		{
 			name: "egress to two hosts", base: withEgress, old: "[mail.example]", with: "[post.example]",

@@ -240,29 +240,71 @@ func byPath(rules []scopes.Rule) map[string][]string {
 }
 
 // egress compares egress rules. The rules together define what is allowed, so each call is compared by itself, whichever
-// rule allows it. It does not detect that one pattern covers another.
+// rule allows it. It does not detect that one path covers another.
 func (d *fieldDiff) egress(a, b []scopes.Egress) {
 	before, after := byHost(a), byHost(b)
 	for _, host := range unionKeys(before, after) {
-		d.members("egress."+host, before[host], after[host])
+		old, now := before[host], after[host]
+		d.add("egress."+host, describeCalls(old), describeCalls(now), wider(allCovered(now, old), allCovered(old, now)))
 	}
 }
 
-func byHost(rules []scopes.Egress) map[string][]string {
-	out := map[string][]string{}
+// egressCall is a call that a rule allows, with the request headers that the rule names.
+type egressCall struct {
+	text    string
+	headers []string
+}
+
+func describeCalls(calls []egressCall) string {
+	var texts []string
+	for _, call := range calls {
+		text := call.text
+		if len(call.headers) > 0 {
+			text += " and headers " + strings.Join(call.headers, " ")
+		}
+		texts = append(texts, text)
+	}
+	slices.Sort(texts)
+	return strings.Join(slices.Compact(texts), ", ")
+}
+
+// allCovered reports whether each of some is also in all, with the same headers or more.
+func allCovered(all, some []egressCall) bool {
+	for _, call := range some {
+		if !slices.ContainsFunc(all, func(other egressCall) bool {
+			return other.text == call.text && coversHeaders(other.headers, call.headers)
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+func coversHeaders(all, some []string) bool {
+	return !slices.ContainsFunc(some, func(name string) bool {
+		return !slices.ContainsFunc(all, func(other string) bool {
+			prefix, is := strings.CutSuffix(other, "*")
+			return name == other || is && strings.HasPrefix(name, prefix)
+		})
+	})
+}
+
+func byHost(rules []scopes.Egress) map[string][]egressCall {
+	out := map[string][]egressCall{}
 	for _, rule := range rules {
+		headers := slices.Sorted(slices.Values(rule.Headers))
 		for _, host := range rule.Hosts {
 			for _, database := range rule.Databases {
-				out[host] = append(out[host], "database "+database)
+				out[host] = append(out[host], egressCall{text: "database " + database})
 			}
 			for _, path := range rule.Paths {
 				for _, method := range rule.Methods {
-					out[host] = append(out[host], method+" "+path+describeSend(rule.Send))
+					out[host] = append(out[host], egressCall{method + " " + path + describeSend(rule.Send), headers})
 				}
 			}
 		}
 	}
-	return asSets(out)
+	return out
 }
 
 func asSets(lists map[string][]string) map[string][]string {

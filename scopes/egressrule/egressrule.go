@@ -116,8 +116,14 @@ func pathMatches(pattern string, params map[string]any, segments []string) bool 
 	if want[last] == "**" && len(segments) > last {
 		want, segments = want[:last], segments[:last]
 	}
-	return slices.EqualFunc(want, segments, func(want, segment string) bool {
-		return want == segment || want == "*" && segment != ""
+	return slices.EqualFunc(want, segments, segmentMatches)
+}
+
+// segmentMatches compares a segment part by part between its colons. So * does not match a custom verb: some hosts read the part
+// after a colon as the action, as in /v1/projects/one:setIamPolicy.
+func segmentMatches(want, segment string) bool {
+	return slices.EqualFunc(strings.Split(want, ":"), strings.Split(segment, ":"), func(want, part string) bool {
+		return want == part || want == "*" && part != ""
 	})
 }
 

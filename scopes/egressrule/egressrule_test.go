@@ -131,6 +131,56 @@ func TestOtherCallsAreRefused(t *testing.T) {
 	}
 }
 
+// Some hosts read the part after a colon as the action: POST /v1/projects/one:setIamPolicy. A * does not cover it, however the
+// colon is written, unless the rule has the colon.
+func TestWildcardsMatchNoCustomVerb(t *testing.T) {
+	params := map[string]scopes.Param{"p": {Type: scopes.ParamString, Pattern: "[a-z]+", MaxLength: 10}}
+	for _, tc := range []struct {
+		rule, path string
+		want       bool
+	}{
+		{"/v1/projects/*", "/v1/projects/x", true},
+		{"/v1/projects/*", "/v1/projects/x:setIamPolicy", false},
+		{"/v1/projects/*", "/v1/projects/x%3AsetIamPolicy", false},
+		{"/v1/projects/*", "/v1/projects/x%3asetIamPolicy", false},
+		{"/v1/projects/*", "/v1/projects/x%253AsetIamPolicy", false},
+		{"/v1/projects/*", "/v1/projects/x%EF%BC%9AsetIamPolicy", false}, // a full-width colon
+		{"/v1/projects/*", "/v1/projects/x:", false},
+		{"/v1/projects/*", "/v1/projects/:setIamPolicy", false},
+		{"/v1/projects/*", "/v1/projects/:", false},
+		{"/v1/*/topics", "/v1/x:y/topics", false},
+		{"/v1/projects/*:getIamPolicy", "/v1/projects/x:getIamPolicy", true},
+		{"/v1/projects/*:getIamPolicy", "/v1/projects/x%3AgetIamPolicy", true},
+		{"/v1/projects/*:getIamPolicy", "/v1/projects/x:setIamPolicy", false},
+		{"/v1/projects/*:getIamPolicy", "/v1/projects/x", false},
+		{"/v1/projects/*:getIamPolicy", "/v1/projects/x:y:getIamPolicy", false},
+		{"/v1/projects/*:getIamPolicy", "/v1/projects/:getIamPolicy", false},
+		{"/v1/projects/*:*", "/v1/projects/x:setIamPolicy", true},
+		{"/v1/projects/*:*", "/v1/projects/x", false},
+		{"/v2/app/manifests/sha256:*", "/v2/app/manifests/sha256:0a1b", true},
+		{"/v2/app/manifests/sha256:*", "/v2/app/manifests/sha256:0a1b:x", false},
+		{"/v1/projects/{p}", "/v1/projects/x:setIamPolicy", false},
+		{"/v1/projects/{p}:getIamPolicy", "/v1/projects/x:getIamPolicy", true},
+		{"/v1/projects/{p}:*", "/v1/projects/x:getIamPolicy", true},
+		{"/v1/projects/**", "/v1/projects/x:setIamPolicy", true}, // ** is all that follows
+	} {
+		t.Run(strings.ReplaceAll(tc.rule+" "+tc.path, "/", "_"), func(t *testing.T) {
+			rules := []scopes.Egress{{Hosts: []string{"a.example"}, Methods: []string{"POST"}, Paths: []string{tc.rule}}}
+			call := egressrule.Call{"POST", "a.example", tc.path}
+			if ok, why := egressrule.Allowed(rules, map[string]any{"p": "x"}, call); ok != tc.want {
+				t.Errorf("got %v %q, want %v", ok, why, tc.want)
+			}
+			needs := map[string]scopes.Param{}
+			if strings.Contains(tc.rule, "{p}") {
+				needs = params
+			}
+			if route, why := router(t, rules, needs).Find(call, nil, nil); (why == "") != tc.want {
+				t.Errorf("got %+v %q, want a route: %v", route, why, tc.want)
+			}
+		})
+	}
+}
+
 // A parameter that no decision could have accepted opens no path, not even a path that contains it literally.
 func TestInvalidParametersAllowNoPath(t *testing.T) {
 	rules := []scopes.Egress{{Hosts: []string{"a.example"}, Methods: []string{"GET"}, Paths: []string{"/x/{p}/{q}"}}}

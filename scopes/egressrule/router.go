@@ -21,9 +21,30 @@ type Router struct {
 
 // Route is a rule that allows a call: the path of the rule that matches and the parameters with which it matches.
 type Route struct {
-	Path   string
-	Send   scopes.Send
-	Params map[string]any
+	Path    string
+	Send    scopes.Send
+	Headers []string // the request headers that the rule names
+	Params  map[string]any
+	// Unnamed are the headers of the call that the rule does not allow, in lower case. They are the only reason not to use the
+	// route.
+	Unnamed []string
+}
+
+// Forwards reports whether a call on the route may have a request header, and the gateway forwards it.
+func (r Route) Forwards(header string) bool {
+	return scopes.Egress{Send: r.Send, Headers: r.Headers}.UseOfHeader(header) == scopes.HeaderForwarded
+}
+
+// Unusual returns the headers of a call that not every route allows, sorted and in lower case.
+func Unusual(headers map[string][]string) []string {
+	var out []string
+	for name := range headers {
+		if use := (scopes.Egress{}).UseOfHeader(name); use == scopes.HeaderUnnamed || use == scopes.HeaderForbidden {
+			out = append(out, strings.ToLower(name))
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // NewRouter takes the egress rules and the parameters of one scope. It returns an error if the two are not from one
@@ -50,11 +71,12 @@ func (r *Router) Covers(call Call) bool {
 	return why == "" && slices.ContainsFunc(r.rules, func(rule scopes.Egress) bool { return covers(rule, host) })
 }
 
-// Find returns the first rule that allows a call. Its parameters are those in the path and those in given; the path
-// cannot change the latter. If no rule allows the call, why says why, as Allowed would, or which parameter has no value.
+// Find returns the first rule that allows a call with these unusual headers. Its parameters are those in the path and those in
+// given; the path cannot change the latter. If no rule allows the call, why says why, as Allowed would, or which parameter has no
+// value. If only the headers are in the way, route is the first one that allows the call without those in Unnamed.
 //
 // Find checks its result with Allowed: a path that can be read in two ways allows no more than either reading.
-func (r *Router) Find(call Call, given map[string]any) (route Route, why string) {
+func (r *Router) Find(call Call, unusual []string, given map[string]any) (route Route, why string) {
 	host, noHost := hostOf(call.Host)
 	segments, noPath := segmentsOf(call.Path)
 	path := "/" + strings.Join(segments, "/")
@@ -72,15 +94,59 @@ func (r *Router) Find(call Call, given map[string]any) (route Route, why string)
 				continue
 			}
 			one := scopes.Egress{Hosts: rule.Hosts, Methods: rule.Methods, Paths: []string{pattern}}
-			if ok, _ := Allowed([]scopes.Egress{one}, params, call); ok {
-				return Route{Path: pattern, Send: rule.Send, Params: params}, ""
+			if ok, _ := Allowed([]scopes.Egress{one}, params, call); !ok {
+				continue
+			}
+			found := Route{Path: pattern, Send: rule.Send, Headers: rule.Headers, Params: params, Unnamed: refused(rule, unusual)}
+			if len(found.Unnamed) == 0 {
+				return found, ""
+			}
+			if route.Path == "" {
+				route = found
 			}
 		}
+	}
+	if route.Path != "" {
+		return route, headersWhy(route)
 	}
 	if why == "" {
 		_, why = Allowed(r.rules, given, call)
 	}
 	return Route{}, why
+}
+
+// refused returns the headers with which a rule does not allow a call.
+func refused(rule scopes.Egress, unusual []string) []string {
+	var out []string
+	for _, name := range unusual {
+		if use := rule.UseOfHeader(name); use == scopes.HeaderUnnamed || use == scopes.HeaderForbidden {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// headersWhy explains which headers are in the way. Their names have letters, digits and hyphens only.
+func headersWhy(route Route) string {
+	const maxName = 64
+	var unnamed, forbidden []string
+	for _, name := range route.Unnamed {
+		text := name
+		if len(text) > maxName {
+			text = text[:maxName] + "..."
+		}
+		if (scopes.Egress{}).UseOfHeader(name) == scopes.HeaderForbidden {
+			forbidden = append(forbidden, text)
+		} else {
+			unnamed = append(unnamed, text)
+		}
+	}
+	if len(forbidden) > 0 {
+		return "a request header changes the method or the target of the call, and no rule can allow that: " + each(forbidden) +
+			"; send the call itself with that method and target"
+	}
+	return "the egress rule for " + route.Path + " does not name a request header that can change what a call does or for whom: " + each(unnamed) +
+		"; send the call without it, or ask an admin to add it to 'headers' of the rule"
 }
 
 // read extracts the parameters from a path. It returns nil if the pattern does not match, and the name of a parameter
@@ -147,7 +213,7 @@ func reader(pattern scopes.PathPattern, params map[string]scopes.Param) string {
 }
 
 func literalReader(literal string) string {
-	return strings.ReplaceAll(regexp.QuoteMeta(literal), `\*`, "[^/]+")
+	return strings.ReplaceAll(regexp.QuoteMeta(literal), `\*`, "[^/:]+")
 }
 
 // expression matches every value of the parameter as a path writes it. It may match other text too.

@@ -76,7 +76,7 @@ func TestRoutes(t *testing.T) {
 			why: "no egress rule covers this host; the rules cover api.github.com",
 		},
 	} {
-		got, why := r.Find(tc.call, tc.given)
+		got, why := r.Find(tc.call, nil, tc.given)
 		if diff := cmp.Diff(tc.want, got); diff != "" || why != tc.why {
 			t.Errorf("%s: why %q, want %q (-want +got):\n%s", tc.name, why, tc.why, diff)
 		}
@@ -98,7 +98,7 @@ func TestRoutesAgreeWithAllowed(t *testing.T) {
 		if rapid.Bool().Draw(rt, "near") {
 			call.Path = "/repos/" + words.Draw(rt, "owner") + "/" + words.Draw(rt, "name") + "/" + words.Draw(rt, "rest") + "/7"
 		}
-		route, why := r.Find(call, nil)
+		route, why := r.Find(call, nil, nil)
 		ok, _ := egressrule.Allowed(routed, route.Params, call)
 		if (why == "") != ok {
 			rt.Errorf("%v: found %v (%s), allowed %t", call, route, why, ok)
@@ -109,4 +109,37 @@ func TestRoutesAgreeWithAllowed(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A call has the headers that one rule allows, and the rule that allows it need not be the first for its path.
+func TestRoutesNeedARuleForEachUnusualHeader(t *testing.T) {
+	rule := func(headers ...string) scopes.Egress {
+		return scopes.Egress{Hosts: []string{"a.example"}, Methods: []string{"PUT"}, Paths: []string{"/o/*"}, Headers: headers}
+	}
+	r := router(t, []scopes.Egress{rule(), rule("x-goog-copy-source"), rule("x-goog-*", "sudo")}, nil)
+	const lacks = "the egress rule for /o/* does not name a request header that can change what a call does or for whom: "
+	const say = "; send the call without it, or ask an admin to add it to 'headers' of the rule"
+	for _, tc := range []struct {
+		name    string
+		headers map[string][]string
+		want    []string // the headers of the rule that is found
+		unnamed []string
+		why     string
+	}{
+		{name: "harmless", headers: map[string][]string{"Accept": {"*/*"}, "Content-Type": {"text/plain"}, "Cookie": {"a=b"}, "X_Odd": {"1"}}},
+		{name: "named", headers: map[string][]string{"X-Goog-Copy-Source": {"/b/c"}}, want: []string{"x-goog-copy-source"}},
+		{name: "named by its beginning", headers: map[string][]string{"X-Goog-Acl": {"private"}, "Sudo": {"root"}}, want: []string{"x-goog-*", "sudo"}},
+		{name: "named by no rule", headers: map[string][]string{"Impersonate-User": {"root"}, "Accept": {"*/*"}}, unnamed: []string{"impersonate-user"}, why: lacks + "impersonate-user" + say},
+		{name: "of which a rule names one", headers: map[string][]string{"Sudo": {"root"}, "X-Object-Manifest": {"a"}}, unnamed: []string{"sudo", "x-object-manifest"}, why: lacks + "sudo, x-object-manifest" + say},
+		{name: "long", headers: map[string][]string{strings.Repeat("A", 65): {"1"}}, unnamed: []string{strings.Repeat("a", 65)}, why: lacks + strings.Repeat("a", 64) + "..." + say},
+		{
+			name: "another method", headers: map[string][]string{"X-Http-Method-Override": {"DELETE"}, "Sudo": {"root"}}, unnamed: []string{"sudo", "x-http-method-override"},
+			why: "a request header changes the method or the target of the call, and no rule can allow that: x-http-method-override; send the call itself with that method and target",
+		},
+	} {
+		got, why := r.Find(egressrule.Call{Method: "PUT", Host: "a.example", Path: "/o/a"}, egressrule.Unusual(tc.headers), nil)
+		if !cmp.Equal(got.Headers, tc.want) || !cmp.Equal(got.Unnamed, tc.unnamed) || got.Path != "/o/*" || why != tc.why {
+			t.Errorf("%s: got %+v, %q, want headers %v without %v, %q", tc.name, got, why, tc.want, tc.unnamed, tc.why)
+		}
+	}
 }
