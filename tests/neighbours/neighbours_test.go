@@ -37,8 +37,6 @@ type loud struct {
 	// call makes one call. Its error is not looked at: the loud caller is refused most of the time.
 	call func(ctx context.Context, caller, n int)
 	ends bool // the limit for ends of tasks applies
-	// counted is the number of recorded and counted attempts that the ledger must have after n calls; nil if the row does not check it.
-	counted func(n int64) bool
 }
 
 // TestNeighboursAreNotDelayed runs every loud caller against all victims at once, so each pair is one row.
