@@ -195,7 +195,7 @@ func TestNginxAllowsValidCalls(t *testing.T) {
 	bound := token(t, c, client.Ask{Scope: "git.issues.own", Task: "triage-1"})
 	for _, target := range []string{
 		"/repos/acme/api/issues", "/repos/acme/api/issues?page=2&q=a/../b%2e%2f#", "/repos/acme/api/issues/1",
-		"/repos/acme/api/issues/a%20b", "/repos/acme/api/issues/%C3%BC%40", "/repos/acme/api/issues/a:b@c+d,e=f",
+		"/repos/acme/api/issues/a%20b", "/repos/acme/api/issues/%C3%BC%40", "/repos/acme/api/issues/a!b@c+d,e=f",
 	} {
 		got := through{line: "GET " + target + " HTTP/1.1", token: "Bearer " + tok.Secret.Reveal(), more: []string{
 			"X-HTTP-Method-Override: DELETE", "X-HTTP-Method: DELETE", "X-Method-Override: DELETE", "X-Original-URL: /admin", "X-Rewrite-URL: /admin",

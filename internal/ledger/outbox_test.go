@@ -130,7 +130,7 @@ func TestTimedNoticeIsSentOnlyIfStillTrue(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	box := openOutbox(t, db, standings)
-	brief := func(rec *broker.Record) { rec.Canonical, rec.Expires = "{}", time.Now().Add(time.Second) }
+	brief := func(rec *broker.Record) { rec.Canonical, rec.Expires = "{}", time.Now().Add(4*time.Second) }
 	expires, withdrawn := pending(brief), pending(brief)
 	begin(t, l, expires, withdrawn)
 	tells(t, box, standings, broker.NoticeWaiting, expires, "pending")

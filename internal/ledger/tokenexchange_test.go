@@ -239,6 +239,7 @@ func TestExchangeBesideTheEndOfATask(t *testing.T) {
 	for name, endFirst := range map[string]bool{"end-first": true, "exchange-first": false} {
 		chain := family(t, l, name, nil)
 		end := announced(broker.CommandTaskEnd, broker.Selector{SPIFFEID: chain[0].Subject.ID.String(), Task: chain[0].Request.Task})
+		end.Actor = &broker.Actor{Workload: chain[0].Subject} // a command of an admin would come before
 		var ended, exchanged error
 		both := []func(){
 			func() { ended = l.Announce(t.Context(), end) },

@@ -180,7 +180,10 @@ func TestApprovalsAreKeptWithTheirIssuances(t *testing.T) {
 	t.Parallel()
 	start := moment()
 	var asked, unused broker.Record
-	parent := allowed(old)
+	parent := allowed(func(rec *broker.Record) {
+		old(rec)
+		rec.Expires = start.Add(time.Hour).Truncate(time.Second) // only a token in force can be exchanged
+	})
 	db, l, n := aged(t, func(l *ledger.Ledger) {
 		asked, unused = approved(t, l), approved(t, l)
 		begin(t, l, parent)
