@@ -32,9 +32,9 @@ const (
 	task       = "demo-1"
 	reportTask = "demo-2"
 	// proceedsWithin bounds how long a sandbox may wait for its credential after the vote.
-	proceedsWithin = time.Second
+	proceedsWithin = 5 * time.Second
 	// deadWithin bounds how long a login may keep working after its task has ended.
-	deadWithin = time.Second
+	deadWithin = 5 * time.Second
 )
 
 func askFor(scope string, ttl time.Duration) client.Ask {
