@@ -405,7 +405,7 @@ func newServer(t *testing.T) server {
 	if err := s.conn.QueryRow(t.Context(), `SELECT pg_read_file('pg_hba.conf')`).Scan(&access); err != nil {
 		t.Fatal(err)
 	}
-	lines := ""
+	var lines strings.Builder
 	for user, line := range map[string]string{
 		"tls": "hostssl all %s 127.0.0.1/32 scram-sha-256", "md5": "host all %s 127.0.0.1/32 md5",
 		"clear": "host all %s 127.0.0.1/32 password", "trust": "host all %s 127.0.0.1/32 trust",
@@ -415,7 +415,7 @@ func newServer(t *testing.T) server {
 			encryption = "md5"
 		}
 		exec("SET password_encryption = '"+encryption+"'", "CREATE ROLE "+s.name+"_"+user+" LOGIN PASSWORD 'hunter2'")
-		lines += fmt.Sprintf(line, s.name+"_"+user) + "\n"
+		lines.WriteString(fmt.Sprintf(line, s.name+"_"+user) + "\n")
 	}
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
@@ -428,7 +428,7 @@ func newServer(t *testing.T) server {
 			}
 		}
 	})
-	s.put(t, "pg_hba.conf", lines+access)
+	s.put(t, "pg_hba.conf", lines.String()+access)
 	ca, caKey, file := authority(t)
 	cert, key := testkit.Certificate(t, &x509.Certificate{
 		DNSNames: []string{"db.example"}, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
