@@ -28,6 +28,7 @@ const (
 type victim struct {
 	name string
 	call func(ctx context.Context) error
+	rest time.Duration // more than between, if the victim has a limit of its own
 }
 
 // loud is what one tenant does from many connections.
@@ -112,7 +113,7 @@ func (w *world) measure(t *testing.T, victims []victim, lasts time.Duration, noi
 				if err != nil && len(m.failed) < 3 {
 					m.failed = append(m.failed, err.Error())
 				}
-				time.Sleep(between)
+				time.Sleep(max(between, v.rest))
 			}
 		})
 	}

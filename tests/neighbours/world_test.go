@@ -105,19 +105,19 @@ func (w *world) victims(t *testing.T) []victim {
 	}
 	carol := s.Person(t, "carol")
 	return []victim{
-		{"another sandbox", func(ctx context.Context) error { _, err := w.reads(ctx, same, "t"); return err }},
-		{"another trust domain", func(ctx context.Context) error { _, err := w.reads(ctx, other, "t"); return err }},
-		{"an admin who quarantines", func(ctx context.Context) error {
+		{name: "another sandbox", call: func(ctx context.Context) error { _, err := w.reads(ctx, same, "t"); return err }},
+		{name: "another trust domain", call: func(ctx context.Context) error { _, err := w.reads(ctx, other, "t"); return err }},
+		{name: "an admin who quarantines", call: func(ctx context.Context) error {
 			if _, err := admin.Quarantine(ctx, quarantines, "a test"); err != nil {
 				return err
 			}
 			return admin.Unquarantine(ctx, quarantines, "a test")
 		}},
-		{"an auditor who searches", func(ctx context.Context) error {
+		{name: "an auditor who searches", call: func(ctx context.Context) error {
 			_, err := auditor.Page(ctx, client.Filter{TrustDomain: "other.test", Scope: clockAllowed})
 			return err
 		}},
-		{"a person who votes", func(ctx context.Context) error {
+		{name: "a person who votes", rest: 200 * time.Millisecond, call: func(ctx context.Context) error {
 			got, err := asking[w.next.Add(1)%int64(len(asking))].Request(ctx, client.Ask{Scope: "clock.set", Task: w.name("task")})
 			if err != nil || got.Pending == nil {
 				return fmt.Errorf("got %+v, %w, want it pending", got, err)
