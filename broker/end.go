@@ -255,10 +255,10 @@ func (b *Broker) Release(ctx context.Context, who attest.Identity, id string) (R
 }
 
 // EndTask ends a task, now or later. Then no credential is issued for the task any more, and its credentials are ended. EndTask
-// may be called again: the record keeps only a command that ends the task sooner. Equal calls at the same time share one result,
-// so that a sandbox that repeats them takes no more than one call does.
+// may be called again: the record keeps only a command that ends the task sooner. Equal calls of one actor at the same time share
+// one result, so that a sandbox that repeats them takes no more than one call does.
 func (b *Broker) EndTask(ctx context.Context, end TaskEnd) (Receipt, error) {
-	key := fmt.Sprintf("%q %q %d", end.SPIFFEID, end.Task, end.At.UnixNano())
+	key := fmt.Sprintf("%q %q %q %s", end.Actor.ID(), end.SPIFFEID, end.Task, end.At.Format(time.RFC3339Nano))
 	receipt, err, _ := b.taskEnds.Do(key, func() (any, error) { return b.endTask(ctx, end) })
 	return receipt.(Receipt), err //nolint:forcetypeassert // endTask returns one
 }

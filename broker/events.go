@@ -269,7 +269,8 @@ func (l *Listener) notify(c change, cases map[string]*ApprovalRequest) []Event {
 const (
 	// awaitEvery is the interval between queries for decisions. One query serves all waiters of a replica.
 	awaitEvery = 250 * time.Millisecond
-	// maxWaiting limits the waiters on a replica, and maxWaitingEach those of one sandbox.
+	// maxWaiting limits the waiters on a replica, half of them of one trust domain that is alone, and maxWaitingEach those of one
+	// sandbox.
 	maxWaiting, maxWaitingEach = 20_000, 16
 )
 
@@ -351,8 +352,8 @@ func (b *Broker) watch(ctx context.Context) {
 	}
 }
 
-// maxFollowing is how many followers a replica has at most, and maxListeningEach how many of them may be the same caller. Each
-// follower queries the store about once a second.
+// maxFollowing is how many followers a replica has at most, half of them of one trust domain that is alone, and maxListeningEach how
+// many of them may be the same caller. Each follower queries the store about once a second.
 const maxFollowing = 200
 
 // Changes are records that have begun or changed, in the order of their latest change. Each appears once, in its current state.

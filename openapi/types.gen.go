@@ -1391,7 +1391,8 @@ type Problem struct {
 	// Field The member or parameter that was not accepted.
 	Field string `json:"field,omitempty,omitzero"`
 
-	// ID The id of the record of a denial.
+	// ID The id of the record of a denial. Absent if the denial was only counted, because the sandbox or its trust
+	// domain has had too many calls that issue nothing.
 	ID string `json:"id,omitempty,omitzero"`
 
 	// Instance Identifies this one error. It contains the request id.

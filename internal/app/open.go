@@ -406,9 +406,6 @@ func (s *service) openAPI(ctx context.Context) (err error) {
 	return err
 }
 
-// minCursorKey is the least length of the key in cursor_key_file, in bytes.
-const minCursorKey = 32
-
 // cursorKey returns the key that the replicas share: the one of the file, or else the one in the database.
 func (s *service) cursorKey() ([]byte, error) {
 	key, err := readSecret("cursor_key_file", s.cfg.CursorKeyFile)
@@ -417,8 +414,8 @@ func (s *service) cursorKey() ([]byte, error) {
 		return nil, err
 	case s.cfg.CursorKeyFile == "":
 		return s.book.CursorKey(), nil
-	case len(key.Reveal()) < minCursorKey:
-		return nil, fmt.Errorf("cursor_key_file: the key has %d bytes: use at least %d random ones", len(key.Reveal()), minCursorKey)
+	case len(key.Reveal()) < httpapi.MinCursorKey:
+		return nil, fmt.Errorf("cursor_key_file: the key has %d bytes: use at least %d random ones", len(key.Reveal()), httpapi.MinCursorKey)
 	}
 	return []byte(key.Reveal()), nil
 }

@@ -93,7 +93,7 @@ func TestClientAddress(t *testing.T) {
 		{"nothing at the end", "10.0.0.1", "10.0.0.1", []string{"X-Forwarded-For", client + ", "}},
 		{"nothing behind a trusted proxy", "10.0.0.1", "10.0.0.1", []string{"X-Forwarded-For", "10.0.0.2", "X-Forwarded-For", ""}},
 		{"unknown behind a trusted proxy", "10.0.0.1", "10.0.0.1", []string{"X-Forwarded-For", client + ", unknown, 10.0.0.2"}},
-		{"a port that is none", "10.0.0.1", "10.0.0.1", []string{"X-Forwarded-For", client + ":65536"}},
+		{"an invalid port", "10.0.0.1", "10.0.0.1", []string{"X-Forwarded-For", client + ":65536"}},
 		{"a port with a sign", "10.0.0.1", "10.0.0.1", []string{"X-Forwarded-For", client + ":+80"}},
 		{"a port of zeros", "10.0.0.1", "10.0.0.1", []string{"X-Forwarded-For", client + ":000080"}},
 		{"an empty port", "10.0.0.1", "10.0.0.1", []string{"X-Forwarded-For", client + ":"}},

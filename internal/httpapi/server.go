@@ -34,16 +34,16 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// minCursorKey is the shortest CursorKey, in bytes.
-const minCursorKey = 32
+// MinCursorKey is the shortest CursorKey, in bytes.
+const MinCursorKey = 32
 
 const (
-	// issuedAtOnce is how many credentials a replica issues at once for each processor, and for one sandbox. With more, each
-	// would wait longer and none would be ready sooner (about 32 keep a processor busy), so a request beyond the limit is refused
-	// before any decision. Revocations, votes, introspection and checks do not count, so that no number of requests can keep a
-	// credential alive.
+	// issuedAtOnce is how many credentials a replica issues at once for each processor while one trust domain makes requests, and
+	// at most for one sandbox. Twice as many is the limit for all trust domains. With more, each would wait longer and none would
+	// be ready sooner (about 32 keep a processor busy), so a request beyond the limit is refused before any decision. Orders of
+	// admins, votes, introspection and checks do not count, so that no number of requests can keep a credential alive.
 	issuedAtOnce = 64
-	// endedAtOnce is the same for calls of sandboxes that release a credential, end a task or withdraw a request.
+	// endedAtOnce is the same for calls of workloads that release a credential, end a task or withdraw a request.
 	endedAtOnce = 32
 	// A person makes a few calls for each page, and more at once to decide on many requests. A caller beyond these limits is a
 	// program (H95).
@@ -188,8 +188,8 @@ func (cfg Config) check() error {
 		return errors.New("server: no hosts: name the host that clients connect to")
 	case cfg.BootstrapAdmin != "" && cfg.Bootstrap == nil:
 		return errors.New("server: a bootstrap admin requires Bootstrap")
-	case len(cfg.CursorKey) < minCursorKey:
-		return fmt.Errorf("server: the cursor key must have at least %d bytes", minCursorKey)
+	case len(cfg.CursorKey) < MinCursorKey:
+		return fmt.Errorf("server: the cursor key must have at least %d bytes", MinCursorKey)
 	}
 	for _, rs := range cfg.ResourceServers {
 		if rs.ID.IsZero() || len(rs.Audiences) == 0 || slices.Contains(rs.Audiences, "") {

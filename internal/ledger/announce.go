@@ -159,8 +159,8 @@ func (l *Ledger) Announce(ctx context.Context, cmd broker.Command) error {
 		return err
 	}
 	e.command = true
-	// The end of a sandbox's own task, or of one whose deadline has passed, is not urgent.
-	e.urgent = cmd.Actor != nil && cmd.Actor.ID() != cmd.Target.SPIFFEID
+	// Sandboxes and orchestrators end tasks all the time, so only a person's end of a task is urgent.
+	e.urgent = cmd.Kind != broker.CommandTaskEnd || cmd.Actor != nil && cmd.Actor.Person != ""
 	target, at := cmd.Target, time.Time{}
 	switch cmd.Kind {
 	case broker.CommandTaskEnd:

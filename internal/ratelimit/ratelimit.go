@@ -92,7 +92,7 @@ func (s *Semaphore) Enter(key string) (leave func(), err error) {
 
 // FairSemaphore limits how many things are in progress at once, in total, for each group and for each key of a group. With n groups
 // in progress, each group may have one of n+1 equal shares of the total, and each of the m keys of a group one of m+1 equal shares of
-// that. So those who are alone use what others leave, and a newcomer finds a free share. It is safe for concurrent use.
+// that. So a group that is alone takes half of the total, and leaves the rest for newcomers. It is safe for concurrent use.
 type FairSemaphore struct {
 	total, perKey int
 
@@ -220,20 +220,25 @@ func (s *Sampler) Drain() map[string]int {
 // Budget bounds how many events are recorded of each key, and of each group of keys. It counts the others exactly. It is safe for
 // concurrent use.
 //
-// The number of keys is bounded: when too many have been suppressed, a further key counts under the key "" of its group.
+// It names a few keys of each group, so that a group with many keys does not fill the record with counts: what further keys do counts
+// under the key "" of the group.
 type Budget struct {
 	keys, groups *Limiter
 
 	mu         sync.Mutex
 	suppressed map[Suppressed]int
+	named      map[string]int // keys of each group
 }
+
+// maxNamed is how many keys of a group have counts of their own at a time.
+const maxNamed = 20
 
 // Suppressed names what was counted: a key of a group, or "" for keys of the group that are not known one by one.
 type Suppressed struct{ Group, Key string }
 
 // NewBudget returns a Budget with a rate and a burst for each key, and for each group.
 func NewBudget(perKey rate.Limit, keyBurst int, perGroup rate.Limit, groupBurst int) *Budget {
-	return &Budget{keys: New(perKey, keyBurst), groups: New(perGroup, groupBurst), suppressed: map[Suppressed]int{}}
+	return &Budget{keys: New(perKey, keyBurst), groups: New(perGroup, groupBurst), suppressed: map[Suppressed]int{}, named: map[string]int{}}
 }
 
 // Take reports whether an event may be recorded now. If not, it counts the event.
@@ -249,8 +254,12 @@ func (b *Budget) Take(group, key string, now time.Time) bool {
 func (b *Budget) PutBack(of Suppressed, n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, known := b.suppressed[of]; !known && len(b.suppressed) >= remembered {
-		of.Key = ""
+	if _, known := b.suppressed[of]; !known && of.Key != "" {
+		if b.named[of.Group] >= maxNamed {
+			of.Key = ""
+		} else {
+			b.named[of.Group]++
+		}
 	}
 	b.suppressed[of] += n
 }
@@ -260,6 +269,6 @@ func (b *Budget) Drain() map[Suppressed]int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	all := b.suppressed
-	b.suppressed = map[Suppressed]int{}
+	b.suppressed, b.named = map[Suppressed]int{}, map[string]int{}
 	return all
 }
