@@ -72,6 +72,17 @@ func (l *Ledger) keepCache(ctx context.Context) {
 }
 
 // replica is this replica among those that answer from a cache. It is not safe for concurrent use.
+//
+// A token that ends early must not be called active by any replica once its end is acknowledged. The order of two steps makes that
+// safe. First a replica writes into its row of the table replicas how many entries it has read: its lease starts here. Then it reads the
+// entries that are new, and only after that may it use the lease. An end that commits before this reading is among the entries. For an
+// end that commits later, the replica that ends the token finds the row, and waits until the entry is read or the lease has run out.
+//
+//   - The lease is measured by the monotonic and the wall clock, and the longer time counts, so a process that was suspended for longer
+//     than a lease has none when it resumes. If both clocks stop with the process, it can still use the rest of its lease.
+//   - The cache is dropped with the connection, because the row may be missing on the server that takes over.
+//   - What has ended is marked in a table of fixed size, so two tokens can share a mark. If one of them ends, the other one costs a query.
+//   - One-shot tokens, DPoP proofs, exchanges and inactive tokens are never answered from the cache.
 type replica struct {
 	ledger *Ledger
 	id     uuid.UUID
