@@ -52,7 +52,7 @@ func (w *world) tunnel(t *testing.T, target string) net.Conn {
 	return conn
 }
 
-func (w *world) tunnelTo(t *testing.T, target, serverName string) (net.Conn, error) {
+func (w *world) tunnelTo(t *testing.T, target, serverName string, protocols ...string) (net.Conn, error) {
 	t.Helper()
 	conn := w.dial(t)
 	fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n%s\r\n", target, target, basic)
@@ -61,7 +61,7 @@ func (w *world) tunnelTo(t *testing.T, target, serverName string) (net.Conn, err
 		return nil, fmt.Errorf("got %v, %w, want a tunnel", resp, err)
 	}
 	cfg := w.trust()
-	cfg.ServerName = serverName
+	cfg.ServerName, cfg.NextProtos = serverName, protocols
 	secured := tls.Client(conn, cfg)
 	return secured, secured.HandshakeContext(t.Context())
 }

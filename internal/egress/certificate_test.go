@@ -76,9 +76,15 @@ func newGuardedWorld(t testing.TB) (*world, *guarded) {
 	w := newWorld(t, scope("client", "read", pki+"client.acme.test", g.name())+
 		scope("server", "read", pki+"server.acme.test, key: server", g.name())+
 		scope("stored", "read", "kind: kv, path: secret/data/egress-cert", g.name())+
-		strings.Replace(scope("named", "read", pki+"named.acme.test", g.name()), "send:", rulesHeaders+", send:", 1)+
 		scope("unasked", "read", pki+"unasked.acme.test", g.unasked)+
 		scope("agreed", "write", pki+"agreed.acme.test}\n    approval: {group: oncall", g.name()))
+	g.authority.Store(w.clientAuthority(t))
+	return w, g
+}
+
+// clientAuthority returns the authority in Vault that signs client certificates.
+func (w *world) clientAuthority(t testing.TB) *x509.CertPool {
+	t.Helper()
 	ca, err := w.stack.Vault(t).Logical().ReadWithContext(t.Context(), "pki/cert/ca")
 	if err != nil {
 		t.Fatal(err)
@@ -87,8 +93,7 @@ func newGuardedWorld(t testing.TB) (*world, *guarded) {
 	if !pool.AppendCertsFromPEM([]byte(ca.Data["certificate"].(string))) {
 		t.Fatal("Vault has no authority")
 	}
-	g.authority.Store(pool)
-	return w, g
+	return pool
 }
 
 // at returns a URL of the guarded host.

@@ -166,7 +166,6 @@ func catalogueFor(host, database string, secured int) []scopes.File {
 		fmt.Sprintf(scope, "host.s3.use", "read", keys, host, "/s3/**", ", send: {as: aws, service: s3, region: eu-central-1}") +
 		fmt.Sprintf(scope, "host.lambda.use", "read", keys, host, "/lambda/**", ", send: {as: aws, service: lambda, region: eu-central-1}") +
 		fmt.Sprintf(scope, "host.copy.use", "draft", kv, host, "/bearer", ", headers: [x-select-copy], send: {as: basic, user: bot, field: key}") +
-		named(scope, host) +
 		fmt.Sprintf(scope, "host.token.use", "read", jwt, host, "/token", "") +
 		fmt.Sprintf(scope, "host.bound.use", "read", "{kind: jwt, audience: https://example.com, bind: dpop}", host, "/bound", "") +
 		fmt.Sprintf(scope, "host.lost.use", "read", kv, host, "/lost", ", send: {as: bearer, field: none}") +
@@ -196,34 +195,6 @@ func catalogueFor(host, database string, secured int) []scopes.File {
 @id("writes") forbid (principal, action in Action::"authority:write", resource) unless { context.approved };
 @id("never-now") forbid (principal, action in Action::"authority:delete", resource) when { context.task like "triage*" };
 `)}}
-}
-
-// namedHeaders are headers that change what a call does, or for whom. The scopes of named have them in their rules.
-var namedHeaders = []string{
-	"X-Goog-Copy-Source", "X-Ms-Copy-Source", "X-Ms-Rename-Source", "X-Oss-Copy-Source", "X-Amz-Copy-Source", "X-Copy-From", "X-Object-Manifest",
-	"Impersonate-User", "Impersonate-Group", "Impersonate-Extra-Scopes", "Impersonate-Uid", "Sudo",
-}
-
-const rulesHeaders = "headers: [x-goog-copy-source, 'x-ms-*', x-oss-copy-source, x-amz-copy-source, x-copy-from, x-object-manifest, 'impersonate-*', sudo]"
-
-// named returns one scope for each way to send a credential into the call, at /named/ and the way.
-func named(scope, host string) string {
-	var all strings.Builder
-	for way, send := range map[string]string{
-		"header": "{as: header, name: x-key, field: key}", "basic": "{as: basic, user: bot, field: key}", "query": "{as: query, name: key, field: key}",
-		"bearer": "{as: bearer, field: key}", "s3": "{as: aws, service: s3, region: eu-central-1}", "lambda": "{as: aws, service: lambda, region: eu-central-1}",
-		"token": "{as: bearer}",
-	} {
-		credential := "{kind: kv, path: secret/data/egress}"
-		switch way {
-		case "s3", "lambda":
-			credential = "{kind: kv, path: secret/data/egress-aws}"
-		case "token":
-			credential = "{kind: jwt, audience: https://example.com}"
-		}
-		fmt.Fprintf(&all, scope, "host.named-"+way+".use", "read", credential, host, "/named/"+way, ", "+rulesHeaders+", send: "+send)
-	}
-	return all.String()
 }
 
 // world is a gateway with one sandbox, a complete Brevet and a host.
@@ -396,11 +367,8 @@ func (w *world) get(t testing.TB, path string) got {
 // usable returns the scopes that the gateway may use. Brevet allows the sandbox more.
 func usable() map[string]map[string]any {
 	all := map[string]map[string]any{"host.repo.read": {"env": "dev"}}
-	for _, name := range []string{"key", "basic", "query", "bearer", "token", "bound", "lost", "approved", "inner", "rebound", "refused", "login", "nowhere", "secured", "insecure", "s3", "lambda", "client", "server", "stored", "unasked", "agreed", "copy", "named"} {
+	for _, name := range []string{"key", "basic", "query", "bearer", "token", "bound", "lost", "approved", "inner", "rebound", "refused", "login", "nowhere", "secured", "insecure", "s3", "lambda", "client", "server", "stored", "unasked", "agreed", "copy"} {
 		all["host."+name+".use"] = nil
-	}
-	for _, way := range []string{"header", "basic", "query", "bearer", "s3", "lambda", "token"} {
-		all["host.named-"+way+".use"] = nil
 	}
 	return all
 }
