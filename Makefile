@@ -99,6 +99,10 @@ hostile: ready ## Send the hostile inputs H1 to H107 to two replicas (minutes)
 neighbours: ready ## Let one tenant be loud in many ways, and measure what others wait (five minutes)
 	$(GO) test -json -count=1 -timeout 20m ./tests/neighbours | awk -f tools/count.awk
 
+.PHONY: mutants
+mutants: ready ## Break each promise of SECURITY.md by a small change; check that its test fails (half an hour)
+	$(GO) test -json -count=1 -timeout 90m -run TestMutantsAreKilled -parallel 2 ./tests/mutants -kill | awk -f tools/count.awk
+
 .PHONY: canary
 canary: ready ## Search logs, files, traces, metrics and the database for leaked secrets (a minute)
 	$(GO) test -json -count=1 ./tests/canary | awk -f tools/count.awk

@@ -69,6 +69,7 @@ var arrows = map[string][]string{
 	"tests/canary":                {},
 	"tests/docs":                  {},
 	"tests/history":               {},
+	"tests/mutants":               {},
 	"tests/neighbours":            {},
 	"tests/hostile":               {},
 	"tests/upgrade":               {},

@@ -1,0 +1,4 @@
+package mutants
+
+// threats break what stops T1 to T11.
+var threats = []Mutant{}
