@@ -450,6 +450,7 @@ func TestUnauthenticatedGatewayCallsAreSampled(t *testing.T) {
 	}
 }
 
+// I12: what is not recorded is counted, also when the record fails, and the next record has the count.
 func TestRefusalsAreSampledAndCountedExactly(t *testing.T) {
 	f := newFixture(t)
 	const calls = 80

@@ -114,7 +114,7 @@ func report() broker.Request {
 	return broker.Request{Scope: "reports.read", RequestContext: scopes.RequestContext{Task: "t-1"}, Reason: "numbers"}
 }
 
-// A dynamic credential is recorded, minted and recorded again. It is renewed only after it was written.
+// A dynamic credential is recorded, minted and recorded again. It is delivered only after that (I1), and renewed only after it was written.
 func TestDynamicCredentialOrdersEvents(t *testing.T) {
 	lost := &broker.LostMintError{VaultLease: broker.VaultLease{Accessor: "accessor"}, Err: broker.ErrVaultUnavailable}
 	for _, tc := range []struct {

@@ -33,6 +33,7 @@ func TestReachOf(t *testing.T) {
 	}
 }
 
+// I14: a path reaches what is below it, and nothing that only begins like it.
 func TestReachCovers(t *testing.T) {
 	r := broker.ReachOf([]string{"spiffe://a.example", "spiffe://b.example/x"})
 	for id, want := range map[string]bool{

@@ -71,7 +71,7 @@ func heldToken(t *rapid.T, now time.Time, holder string) token.Claims {
 	return c
 }
 
-// A delegated token allows exactly what its parent allows and expires no later. Nothing else is minted, whatever the request.
+// A delegated token allows exactly what its parent allows and expires no later (I3). Nothing else is minted, whatever the request.
 func TestDelegatedTokenIsNoBroaderThanItsParent(t *testing.T) {
 	f := newFixture(t)
 	f.cfg.Ledger = &record{Ledger: f.tape}

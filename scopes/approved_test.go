@@ -47,6 +47,7 @@ func TestDecideBreakGlass(t *testing.T) {
 	}
 }
 
+// I3: a break-glass credential lives for 30 minutes at most, whatever the scope allows.
 func TestBreakGlassCredentialIsShortLived(t *testing.T) {
 	c := load(t, replace(t, worldScopes, "15m}\n    approval", "2h}\n    approval"), worldPolicies)
 	who := subject("spiffe://td.example/agents/a")

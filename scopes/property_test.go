@@ -125,7 +125,7 @@ func TestEveryHintIsGrantable(t *testing.T) {
 	}
 }
 
-// A policy that fails to evaluate for a request denies it, whatever the other policies say.
+// I10: a policy that fails to evaluate for a request denies it, whatever the other policies say.
 func TestAnErrorNeverAllows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		who, a := drawSubject(t), drawAsk(t)

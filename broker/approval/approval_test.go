@@ -178,6 +178,23 @@ func TestQuorumNeedsDistinctEligibleApprovers(t *testing.T) {
 	})
 }
 
+// I5: two votes of one person count once, even if the database should have both.
+func TestPersonCountsOnce(t *testing.T) {
+	for _, says := range []approval.Verdict{approval.Approve, approval.BreakGlass} {
+		c := asked(2, approval.Approved)
+		for i := range 2 {
+			c.Votes = append(c.Votes, approval.Vote{Voter: voter("bob", "oncall", "leads"), Verdict: says, Note: "urgent", Time: noon.Add(time.Duration(i) * time.Second)})
+		}
+		if err := approvalPolicy(t).Redeemable(c, noon); !errors.Is(err, approval.ErrNotApproved) {
+			t.Errorf("%s twice by one person: got %v, want ErrNotApproved", says, err)
+		}
+		c.Votes[1].Voter = voter("carol", "oncall", "leads")
+		if err := approvalPolicy(t).Redeemable(c, noon); err != nil {
+			t.Errorf("%s by two people: got %v", says, err)
+		}
+	}
+}
+
 func distinct(c *approval.Request, says approval.Verdict) int {
 	who := map[string]bool{}
 	for _, v := range c.Votes {

@@ -89,6 +89,23 @@ func TestUnapprovedRequestIsNotRedeemed(t *testing.T) {
 	db.Check(t)
 }
 
+// I4: a credential that reached the sandbox uses up its approval, also after the credential has ended.
+func TestDeliveredCredentialUsesUpItsApproval(t *testing.T) {
+	t.Parallel()
+	db := testkit.NewDB(t)
+	l := db.Ledger(t)
+	for _, end := range []broker.Status{broker.StatusRevoked, broker.StatusReleased} {
+		request := approved(t, l)
+		delivered := redeems(request)
+		begin(t, l, delivered)
+		settle(t, l, to(delivered, end))
+		if _, err := l.Begin(t.Context(), redeems(request)); !errors.Is(err, broker.ErrNotApproved) {
+			t.Errorf("after the credential was %s: got %v, want ErrNotApproved", end, err)
+		}
+	}
+	db.Check(t)
+}
+
 // T3, as far as the broker's own role goes: the database refuses rows that no one has voted for.
 func TestForgedApprovals(t *testing.T) {
 	t.Parallel()

@@ -12,7 +12,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 )
 
-// No reach shows or counts a record, a live credential or a quarantine outside it, and each reach shows all inside it.
+// I14: no reach shows or counts a record, a live credential or a quarantine outside it, and each reach shows all inside it.
 func TestQueriesStayWithinReach(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)

@@ -44,7 +44,7 @@ func eventually(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// When a token ends on one replica, the other drops it from its cache after WaitForReplicas, and drops nothing else.
+// I6: when a token ends on one replica, the other drops it from its cache after WaitForReplicas, and drops nothing else.
 func TestEndedTokenLeavesEveryCache(t *testing.T) {
 	t.Parallel()
 	ends := func(target broker.Selector, at time.Time) func(*testing.T, *ledger.Ledger, broker.Record) {

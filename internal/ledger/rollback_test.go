@@ -54,7 +54,7 @@ func TestRolledBackDatabaseRefusesAppends(t *testing.T) {
 	}
 }
 
-// A replica that reconnects to a database without the last entry that it has appended does not append there, even before it
+// I15: a replica that reconnects to a database without the last entry that it has appended does not append there, even before it
 // has checked a checkpoint.
 func TestMissingLastEntryBlocksAppends(t *testing.T) {
 	t.Parallel()

@@ -133,7 +133,7 @@ func family(t *testing.T, l *ledger.Ledger, name string, change func(*broker.Rec
 	return chain
 }
 
-// The broker checks a token before it commits one that comes from it. Whatever ends between the two, also further up, the
+// I6: the broker checks a token before it commits one that comes from it. Whatever ends between the two, also further up, the
 // commit does not issue the new token.
 func TestTokenIsNotExchangedAfterAnAncestorHasEnded(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
+// I9: whoever prints, logs or encodes a secret by mistake writes REDACTED.
 func TestSecretIsNeverPrinted(t *testing.T) {
 	text := secret.New("hvs.CANARY")
 	encoded, err := json.Marshal(map[string]any{"a": text, "b": &text, "c": []secret.Text{text}})

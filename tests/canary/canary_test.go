@@ -20,7 +20,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace"
 )
 
-// No secret that a broker makes or takes is in the traces of its work: 0 hits, and the planted marker is found.
+// No secret that a broker makes or takes is in the traces of its work (I9), also none that it has delivered (I16): 0 hits, and the
+// planted marker is found.
 func TestCanaries(t *testing.T) {
 	traces := &testkit.Buffer{}
 	flush := export(t, traces)

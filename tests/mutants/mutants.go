@@ -2,7 +2,10 @@
 // makes them one by one, in a copy that only the compiler sees, and fails if a test passes all the same.
 package mutants
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Mutant is a change that breaks a promise.
 type Mutant struct {
@@ -14,6 +17,12 @@ type Mutant struct {
 	// Package and Test name what must fail: a directory from the root of the module, and a pattern of go test -run.
 	Package, Test string
 	Args          []string // flags of the test itself
+}
+
+// TestName returns the name of the test, without its parts.
+func (m Mutant) TestName() string {
+	name, _, _ := strings.Cut(m.Test, "/")
+	return strings.Trim(name, "^$()")
 }
 
 // All returns every mutant, in the order of the claims.

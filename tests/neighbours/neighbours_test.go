@@ -40,7 +40,7 @@ type loud struct {
 	ends bool // the limit for ends of tasks applies
 }
 
-// TestNeighboursAreNotDelayed runs every loud caller against all victims at once, so each pair is one row.
+// TestNeighboursAreNotDelayed is T11: it runs every loud caller against all victims at once, so each pair is one row.
 func TestNeighboursAreNotDelayed(t *testing.T) {
 	w := newWorld(t)
 	victims := w.victims(t)
@@ -131,8 +131,8 @@ func p99(took []time.Duration) time.Duration {
 	return sorted[(len(sorted)*99)/100]
 }
 
-// TestDeniedRequestsLeaveCounts sends 10,000 requests that policy denies, and checks that the record has few entries for them, which add
-// up to the exact number.
+// TestDeniedRequestsLeaveCounts sends 10,000 requests that policy denies, and checks that the record has few entries for them (T11), which add
+// up to the exact number (I12).
 func TestDeniedRequestsLeaveCounts(t *testing.T) {
 	w := newWorld(t)
 	before := w.entries(t)

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/brevet-dev/brevet/tests/mutants"
 )
 
 var update = flag.Bool("update", false, "write docs/assurance.md again")
@@ -24,67 +26,29 @@ const (
 	resultsFile  = "docs/results.txt"
 )
 
-// claims are what SECURITY.md promises, in a few words. A test that shows one names it in a comment, or in what it says when it
-// fails.
-var claims = []struct{ name, says string }{
-	{"I1", "No credential byte on a socket before its durable record."},
-	{"I2", "Every lease, token and certificate maps to one issuance; within 60 seconds of a crash nothing else is alive."},
-	{"I3", "A credential lives no longer than the tightest bound on it."},
-	{"I4", "What people have approved is issued once at most, and exactly as they were shown it."},
-	{"I5", "A quorum is of distinct people who may decide, and none of whom it is for."},
-	{"I6", "After a revocation is acknowledged, no replica calls the credential active."},
-	{"I7", "What was minted equals the intent, or it is not delivered."},
-	{"I8", "Any change of the record is found."},
-	{"I9", "No secret in logs, database, errors, traces, metrics or dumps."},
-	{"I10", "Any error, timeout or undefined value means no mint."},
-	{"I11", "A decision reads one snapshot."},
-	{"I12", "Denials and refused calls are recorded, or counted."},
-	{"I13", "States only move forward, each with one writer."},
-	{"I14", "One trust domain cannot see another's data."},
-	{"I15", "The database never goes back, or nothing is issued."},
-	{"I16", "Delivered secrets are never at rest."},
-	{"T1", "A sandbox that is compromised, or led by what it has read."},
-	{"T2", "A scope admin who widens their own reach."},
-	{"T3", "A database admin who edits the record, or votes."},
-	{"T4", "A stolen Vault token of the broker."},
-	{"T5", "Somebody in the middle, towards Vault or Postgres."},
-	{"T6", "One trust domain that acts in another."},
-	{"T7", "An approval that is forged, or of something else than was seen."},
-	{"T8", "Replay."},
-	{"T9", "A looping agent."},
-	{"T10", "Stolen logs, traces and cores."},
-	{"C1", "Before the request commits."},
-	{"C2", "The answer to the commit of the intent is lost."},
-	{"C3", "The answer with the wrapper token is lost."},
-	{"C4", "The answer with the credential is lost."},
-	{"C5", "Minted, and not recorded."},
-	{"C6", "Recorded, and neither delivered nor renewed."},
-	{"C7", "The answer cannot be written."},
-	{"C8", "A crash while revoking."},
-	{"C9", "Between the quorum and the intent."},
-}
-
-// parts are those of the document, by the letter of their claims.
+// assuranceParts are the parts of the document, by the letter of their claims.
 var assuranceParts = []struct{ letter, title, about string }{
-	{"I", "Invariants", "What always holds, as [SECURITY.md](../SECURITY.md#what-always-holds) says it in full."},
-	{"T", "Threats", "What stops each is in [SECURITY.md](../SECURITY.md#what-brevet-defends-against)."},
-	{"C", "Crash points", "A replica is killed, panics, stalls or gets an error there: [faults.md](faults.md) has the results by kind of credential."},
+	{"I", "Invariants", "[SECURITY.md](../SECURITY.md#what-always-holds) has the full text of each."},
+	{"T", "Threats", "[SECURITY.md](../SECURITY.md#what-brevet-defends-against) says what stops each."},
+	{"C", "Crash points", "`make faults` kills, panics or stalls a replica at each of them, or makes a call fail there. [faults.md](faults.md) has the results by kind of credential."},
 }
 
-// suites are what can be run as a whole, in the order of `make assurance`.
+// suites are what can be run as a whole, in the order of the document.
 var suites = []struct{ name, does string }{
-	{"hostile", "what must not work, sent to two replicas: [hostile-inputs.md](hostile-inputs.md)"},
-	{"faults", "everything is broken at every point: [faults.md](faults.md)"},
-	{"canary", "secrets are looked for, in every spelling, in all that a broker's work leaves behind: [canary](../tests/canary/canary_test.go)"},
-	{"history", "what many callers of two replicas saw while things failed, held to models: [history](../tests/history/models_test.go)"},
-	{"soak", "two replicas at work for an hour, while something goes wrong each minute: [soak](../tests/bench/soak_test.go)"},
-	{"upgrade", "two replicas under load go from the version before the last migration to this one and back, or from the same version before the first migration is added: [upgrade](../tests/upgrade/upgrade_test.go)"},
-	{"tamper", "a ledger is changed as its owner could: [audit.md](audit.md)"},
-	{"conformance", "the OAuth surface against its specifications: [oauth.md](oauth.md)"},
-	{"egress", "every way around the egress gateway: [egress.md](egress.md)"},
-	{"e2e", "a browser in the console: [console.md](console.md)"},
-	{"rotation", "long-lived clients at work while SVIDs and authorities rotate: [rotation](../tests/rotation/rotation_test.go)"},
-	{"docs-run", "each command of README and docs, twice: [docs](../tests/docs/docs_test.go)"},
+	{"mutants", "breaks each promise below by small changes of the program; the test that is named with each has to fail: [mutants](../tests/mutants/mutants.go)"},
+	{"hostile", "sends hostile inputs to two replicas, which must refuse them: [hostile-inputs.md](hostile-inputs.md)"},
+	{"faults", "breaks replicas, Vault and PostgreSQL at every crash point, and checks what is left: [faults.md](faults.md)"},
+	{"neighbours", "lets one tenant be loud, and measures what others wait: [neighbours](../tests/neighbours/neighbours_test.go)"},
+	{"canary", "searches all that a broker's work leaves behind for its secrets, in every spelling: [canary](../tests/canary/canary_test.go)"},
+	{"history", "compares what many callers of two replicas saw during failures with models: [history](../tests/history/models_test.go)"},
+	{"soak", "runs two replicas for an hour, with a fault each minute: [soak](../tests/bench/soak_test.go)"},
+	{"upgrade", "migrates two replicas under load from the version before the last migration to this one and back: [upgrade](../tests/upgrade/upgrade_test.go)"},
+	{"tamper", "changes a ledger in every way that the database's owner can, and checks that auditors find each change: [audit.md](audit.md)"},
+	{"conformance", "tests the OAuth API against its specifications, with clients and verifiers of other projects: [oauth.md](oauth.md)"},
+	{"egress", "tries to get around the egress gateway: [egress.md](egress.md)"},
+	{"e2e", "uses the console in a browser: [console.md](console.md)"},
+	{"rotation", "keeps long-lived clients at work while SVIDs and authorities rotate: [rotation](../tests/rotation/rotation_test.go)"},
+	{"docs-run", "runs each command that README and docs show, twice: [docs](../tests/docs/docs_test.go)"},
 }
 
 // evidence is where a claim is shown: files, each with its tests by name. A file without a test holds what tests of its package use.
@@ -93,10 +57,15 @@ type evidence map[string][]string
 // Every claim is shown by a test, and the document leads to where it is.
 func TestAssurance(t *testing.T) {
 	shown := namedInTests(t)
-	for _, c := range claims {
-		tests := slices.Concat(slices.Collect(maps.Values(shown[c.name]))...)
-		if len(shown[c.name]) == 0 || c.name[0] != 'C' && len(tests) == 0 {
-			t.Errorf("no test names %s: %s", c.name, c.says)
+	for _, c := range mutants.Claims {
+		tests := slices.Concat(slices.Collect(maps.Values(shown[c.Name]))...)
+		if len(shown[c.Name]) == 0 || c.Name[0] != 'C' && len(tests) == 0 {
+			t.Errorf("no test names %s: %s", c.Name, c.Says)
+		}
+	}
+	for _, m := range mutants.All() {
+		if test := m.TestName(); !names(shown[m.Claim], m.Package, test) {
+			t.Errorf("%s in %s finds the mutant that %s, but does not name %s", test, m.Package, m.Breaks, m.Claim)
 		}
 	}
 	if *update {
@@ -119,19 +88,39 @@ func TestAssurance(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range regexp.MustCompile(`(?m)^(?:- \*\*|\| )([IT]\d+)\b`).FindAllStringSubmatch(string(security), -1) {
-		if !slices.ContainsFunc(claims, func(c struct{ name, says string }) bool { return c.name == name[1] }) {
+		if !slices.ContainsFunc(mutants.Claims, func(c mutants.Claim) bool { return c.Name == name[1] }) {
 			t.Errorf("SECURITY.md promises %s, which is not among the claims", name[1])
 		}
 	}
+}
+
+// names tells whether a test is among the evidence. A file of its package without a test of its own has what the package's tests use.
+func names(shown evidence, folder, test string) bool {
+	for path, tests := range shown {
+		if filepath.Dir(path) == folder && (len(tests) == 0 || slices.Contains(tests, test)) {
+			return true
+		}
+	}
+	return false
+}
+
+// mutantLines are the lines of the document about the mutants of a claim.
+func mutantLines(claim string) (lines []string) {
+	for _, m := range mutants.All() {
+		if m.Claim == claim {
+			lines = append(lines, fmt.Sprintf("- Mutant of [%s](../%s): %s. Found by %s in [%s](../%s).", m.File, m.File, m.Breaks, m.TestName(), m.Package, m.Package))
+		}
+	}
+	return lines
 }
 
 // A document that leads to nothing, or leaves a claim out, is found.
 func TestStaleAssurance(t *testing.T) {
 	shown := map[string]evidence{}
 	var whole strings.Builder
-	for _, c := range claims {
-		shown[c.name] = evidence{"a_test.go": {"TestA", "TestB"}}
-		whole.WriteString("### " + c.name + "\n\n- [a_test.go](../a_test.go): TestA, TestB\n\n")
+	for _, c := range mutants.Claims {
+		shown[c.Name] = evidence{"a_test.go": {"TestA", "TestB"}}
+		whole.WriteString("### " + c.Name + "\n\n- [a_test.go](../a_test.go): TestA, TestB\n" + strings.Join(mutantLines(c.Name), "\n") + "\n\n")
 	}
 	if faults := stale(whole.String(), shown); len(faults) != 0 {
 		t.Errorf("got %v of a document that is right", faults)
@@ -140,6 +129,8 @@ func TestStaleAssurance(t *testing.T) {
 		"a file that is gone":      strings.Replace(whole.String(), "a_test.go", "b_test.go", 2),
 		"a test that is gone":      strings.Replace(whole.String(), "TestA", "TestGone", 1),
 		"a claim without a test":   strings.Replace(whole.String(), "- [a_test.go](../a_test.go): TestA, TestB\n", "", 1),
+		"a mutant that is gone":    strings.Replace(whole.String(), "\n- Mutant of", "\n- Mutant of [gone.go](../gone.go): does much. Found by TestA in [a](../a).\n- Mutant of", 1),
+		"a mutant left out":        strings.Replace(whole.String(), "\n- Mutant of", "\n- Other of", 1),
 		"a claim that is left out": strings.Replace(whole.String(), "### I1\n", "", 1),
 	} {
 		if len(stale(text, shown)) == 0 {
@@ -148,7 +139,7 @@ func TestStaleAssurance(t *testing.T) {
 	}
 }
 
-var claimName = regexp.MustCompile(`\b(I(?:[1-9]|1[0-6])|T(?:[1-9]|10)|C[1-9])\b`)
+var claimName = regexp.MustCompile(`\b(I(?:[1-9]|1[0-6])|T(?:[1-9]|1[01])|C[1-9])\b`)
 
 // otherC is what only looks like a crash point: bytes of UTF-8 in a URL, and control characters.
 var otherC = regexp.MustCompile(`%C\d|\bC1 controls?|OSC 52, C1`)
@@ -231,6 +222,8 @@ func testAt(file *ast.File, at token.Pos) string {
 	return ""
 }
 
+var mutantLine = regexp.MustCompile(`(?m)^- Mutant .+$`)
+
 var shownLine = regexp.MustCompile(`(?m)^- \[([^\]]+)\]\(\.\./([^)]+)\)(?:: (.+))?$`)
 
 // stale tells what a document says that is not so. That it lacks a test which came later is no fault.
@@ -240,19 +233,22 @@ func stale(text string, shown map[string]evidence) (faults []string) {
 		name, rest, _ := strings.Cut(strings.TrimPrefix(section, "### "), "\n")
 		sections[name] = rest
 	}
-	for _, c := range claims {
-		lines := shownLine.FindAllStringSubmatch(sections[c.name], -1)
+	for _, c := range mutants.Claims {
+		lines := shownLine.FindAllStringSubmatch(sections[c.Name], -1)
 		if len(lines) == 0 {
-			faults = append(faults, "shows nothing for "+c.name)
+			faults = append(faults, "shows nothing for "+c.Name)
+		}
+		if !slices.Equal(mutantLine.FindAllString(sections[c.Name], -1), mutantLines(c.Name)) {
+			faults = append(faults, "has other mutants of "+c.Name)
 		}
 		for _, line := range lines {
-			tests, found := shown[c.name][line[2]]
+			tests, found := shown[c.Name][line[2]]
 			if !found || line[1] != line[2] {
-				faults = append(faults, fmt.Sprintf("leads from %s to %s", c.name, line[2]))
+				faults = append(faults, fmt.Sprintf("leads from %s to %s", c.Name, line[2]))
 			}
 			for test := range strings.SplitSeq(line[3], ", ") {
 				if test != "" && !slices.Contains(tests, test) {
-					faults = append(faults, fmt.Sprintf("leads from %s to %s in %s", c.name, test, line[2]))
+					faults = append(faults, fmt.Sprintf("leads from %s to %s in %s", c.Name, test, line[2]))
 				}
 			}
 		}
@@ -266,31 +262,46 @@ func assurance(t *testing.T, shown map[string]evidence) string {
 	var b bytes.Buffer
 	b.WriteString(`# Assurance
 
-What is promised, and the tests that show it: those that name it in their comments, or in what they say when they fail. Written by
-` + "`go test ./tests/repo -run TestAssurance -update`" + `; without ` + "`-update`" + ` that fails when a promise has no test, or when a line below leads to none.
+This document is for people who ask whether Brevet does what it promises. It links each promise of [SECURITY.md](../SECURITY.md) to
+the tests that show it, and says how we know that these tests would notice if Brevet broke the promise:
+
+- A test that shows a promise names it, in its comment or in the message of its failure.
+- Each promise has mutants: small changes of the program that break it, such as a programmer could make by mistake. ` + "`make mutants`" + `
+  makes them one by one. The test that is named with a mutant passes without the change, and has to fail with it.
+- Each suite below passed at the commit in its row.
+
+` + "`make test`" + ` fails if a promise has no test or no mutant, if a mutant no longer fits the source, if its test does not name the promise, or
+if a line below leads to nothing. A mutant shows that a test notices one way to break a promise. It does not show that the test notices
+every way. Where two layers keep a promise, such as the broker and the database, a mutant breaks one layer, and the test of this layer
+finds it.
+
+Do not edit this file: ` + "`make generate`" + ` writes it.
 
 ## Last results
 
-` + "`make assurance`" + ` runs all of these, keeps what they end with, and the commit that it was, in [results.txt](results.txt). Each can be run alone.
+` + "`make assurance`" + ` runs all suites, and writes their results and the commit to [results.txt](results.txt). You can run each suite alone.
 
 ` + resultsTable(t))
 	for _, part := range assuranceParts {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n", part.title, part.about)
-		for _, c := range claims {
-			if !strings.HasPrefix(c.name, part.letter) {
+		for _, c := range mutants.Claims {
+			if !strings.HasPrefix(c.Name, part.letter) {
 				continue
 			}
-			fmt.Fprintf(&b, "\n### %s\n\n%s\n\n", c.name, c.says)
-			for _, path := range slices.Sorted(maps.Keys(shown[c.name])) {
+			fmt.Fprintf(&b, "\n### %s\n\n%s\n\n", c.Name, c.Says)
+			for _, path := range slices.Sorted(maps.Keys(shown[c.Name])) {
 				fmt.Fprintf(&b, "- [%s](../%s)", path, path)
-				if tests := shown[c.name][path]; len(tests) > 0 {
+				if tests := shown[c.Name][path]; len(tests) > 0 {
 					fmt.Fprintf(&b, ": %s", strings.Join(tests, ", "))
 				}
 				b.WriteByte('\n')
 			}
+			for _, line := range mutantLines(c.Name) {
+				b.WriteString(line + "\n")
+			}
 		}
 	}
-	b.WriteString("\n## Hostile inputs\n\nH1 and on are in [hostile-inputs.md](hostile-inputs.md), each with the file of its test; `go test ./tests/repo` holds that list to the tests.\n")
+	b.WriteString("\n## Hostile inputs\n\n[hostile-inputs.md](hostile-inputs.md) lists H1 and on, each with the file of its test. `make hostile` fails if the list differs from the tests.\n")
 	return b.String()
 }
 

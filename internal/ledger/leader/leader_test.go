@@ -132,7 +132,7 @@ func TestOneReplicaLeads(t *testing.T) {
 	}
 }
 
-// A leader whose session ends is notified, another one leads, and later outcomes of the first are refused.
+// I13: a leader whose session ends is notified, another one leads, and later outcomes of the first are refused.
 func TestDeposedLeader(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
