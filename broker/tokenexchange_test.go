@@ -71,7 +71,7 @@ func heldToken(t *rapid.T, now time.Time, holder string) token.Claims {
 	return c
 }
 
-// A delegated token allows exactly what its parent allows and expires no later (I3). Nothing else is minted, whatever the request.
+// A delegated token allows exactly what its parent allows and expires no later. Nothing else is minted, whatever the request.
 func TestDelegatedTokenIsNoBroaderThanItsParent(t *testing.T) {
 	f := newFixture(t)
 	f.cfg.Ledger = &record{Ledger: f.tape}
@@ -121,6 +121,34 @@ func TestDelegatedTokenIsNoBroaderThanItsParent(t *testing.T) {
 	})
 	if handed == 0 {
 		t.Error("nothing was handed down")
+	}
+}
+
+// I3: a delegated token ends with its parent, however little longer it would live otherwise.
+func TestDelegatedTokenEndsWithItsParent(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.Ledger = &record{Ledger: f.tape}
+	f.clock = f.clock.Truncate(time.Second)
+	f.useTokens(t, &standing{active: true})
+	self := f.who.ID().String()
+	parent := token.Claims{
+		Issuer: issuer, Subject: self, ClientID: self, ID: "parent", Task: "t-1", Scope: "github.issues.read",
+		Audience: "https://gateway.acme.example", Expires: f.clock.Add(100 * time.Second).Unix(),
+		Details: []token.Detail{{
+			Type: "github.issues.read", Actions: []string{"read"}, Locations: []string{"https://gateway.acme.example"},
+			Identifier: "github:repo/acme/api", Params: map[string]any{"repo": "acme/api"},
+		}},
+	}
+	for asked, want := range map[time.Duration]time.Duration{
+		99 * time.Second: 99 * time.Second, 100 * time.Second: 100 * time.Second, 101 * time.Second: 100 * time.Second, 0: 100 * time.Second,
+		time.Hour: 100 * time.Second,
+	} {
+		result, err := f.Delegate(t.Context(), f.who, broker.TokenExchange{
+			PresentedToken: broker.PresentedToken{Token: parent}, To: identityOf(t, "spiffe://acme.example/research/helper"), TTL: asked,
+		})
+		if err != nil || !result.Record.Expires.Equal(f.clock.Add(want)) {
+			t.Errorf("asked for %s: got the end %s, %v, want %s after the start", asked, result.Record.Expires, err, want)
+		}
 	}
 }
 

@@ -48,7 +48,7 @@ var invariants = []Mutant{
 		Claim: "I3", Breaks: "lets an exchanged token outlive its parent",
 		File: "broker/tokenexchange.go",
 		Old:  "if d.Outcome == scopes.Allow && d.TTL > left {", New: "if d.Outcome == scopes.Allow && d.TTL > 2*left {",
-		Package: "broker", Test: "^TestDelegatedTokenIsNoBroaderThanItsParent$",
+		Package: "broker", Test: "^TestDelegatedTokenEndsWithItsParent$",
 	},
 	{
 		Claim: "I3", Breaks: "makes a break-glass credential that lives for an hour",
@@ -221,7 +221,7 @@ CREATE UNIQUE INDEX issuances_one_per_approval ON issuances (approves)
 	{
 		Claim: "I13", Breaks: "makes an ended token active again by an answer that comes late",
 		File: "internal/tokencache/tokencache.go",
-		Old:  "if max(k.young[id].at, k.old[id].at) <= t.at {", New: "if max(k.young[id].at, k.old[id].at) >= t.at {",
+		Old:  "if max(k.young[id].at, k.old[id].at) <= t.at {", New: "if t.at >= 0 {",
 		Package: "internal/tokencache", Test: "^TestLateAnswerDoesNotReviveAnEndedToken$",
 	},
 	{
