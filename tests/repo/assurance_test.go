@@ -268,7 +268,7 @@ the tests that show it, and says how we know that these tests would notice if Br
 - A test that shows a promise names it, in its comment or in the message of its failure.
 - Each promise has mutants: small changes of the program that break it, such as a programmer could make by mistake. ` + "`make mutants`" + `
   makes them one by one. The test that is named with a mutant passes without the change, and has to fail with it.
-- Each suite below passed at the commit in its row.
+- Suites test whole deployments. A suite with a result below passed completely at the commit in its row.
 
 ` + "`make test`" + ` fails if a promise has no test or no mutant, if a mutant no longer fits the source, if its test does not name the promise, or
 if a line below leads to nothing. A mutant shows that a test notices one way to break a promise. It does not show that the test notices
