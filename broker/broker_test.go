@@ -393,7 +393,7 @@ func TestIdempotencyKeyUsedBefore(t *testing.T) {
 	}
 }
 
-// Close also records refusals that were only counted. A flood of unauthenticated calls hides no authenticated caller.
+// I12: Close also records refusals that were only counted. A flood of unauthenticated calls hides no authenticated caller.
 func TestCloseRecordsCountedRefusals(t *testing.T) {
 	f := newFixture(t)
 	for range 60 {
@@ -415,7 +415,7 @@ func TestCloseRecordsCountedRefusals(t *testing.T) {
 	}
 }
 
-// Calls that anybody can make through a gateway are recorded once a second per kind, and do not affect other refusals.
+// I12: calls that anybody can make through a gateway are recorded once a second per kind, and do not affect other refusals.
 func TestUnauthenticatedGatewayCallsAreSampled(t *testing.T) {
 	f := newFixture(t)
 	refuse := func(times int, ref broker.Refusal) {

@@ -250,6 +250,7 @@ func TestLocalhostIsThisMachineWhateverTheResolverSays(t *testing.T) {
 	}
 }
 
+// T5: no URL makes the client accept a server that need not prove that it knows the password.
 func TestSCRAMIsRequired(t *testing.T) {
 	t.Setenv("PGPASSFILE", "/nonexistent") // the developer's own has no say
 	for databaseURL, want := range map[string]struct{ auth, binding string }{
@@ -289,7 +290,7 @@ func TestSCRAMIsRequired(t *testing.T) {
 	}
 }
 
-// A server that asks for the password in clear or as MD5 does not get it.
+// T5: a server that asks for the password in clear or as MD5 does not get it.
 func TestServerThatAsksForThePasswordDoesNotGetIt(t *testing.T) {
 	for name, question := range map[string]pgproto3.BackendMessage{
 		"in clear": &pgproto3.AuthenticationCleartextPassword{},
@@ -463,6 +464,7 @@ func (s server) serveTLS(t *testing.T) {
 	}
 }
 
+// T5: the client refuses a server without TLS, with another name, and with the certificate of another authority.
 func TestServerProvesWhoItIs(t *testing.T) {
 	s := newServer(t)
 	verified := "sslmode=verify-full&sslrootcert=" + s.ca

@@ -18,6 +18,7 @@ func refund(cents int64, urgent bool) map[string]any {
 	return map[string]any{"cents": cents, "currency": "EUR", "urgent": urgent}
 }
 
+// TestDecide decides examples. Some reach a bound of the TTL (I3).
 func TestDecide(t *testing.T) {
 	agent, other := "spiffe://td.example/agents/a", "spiffe://td.example/people/b"
 	oncall := &scopes.Approval{Group: "oncall", Quorum: 1, Expires: 10 * time.Minute, Remember: scopes.RememberNever, Passkey: scopes.PasskeyNever}
@@ -288,7 +289,7 @@ func TestPathsAndTrustDomains(t *testing.T) {
 	}
 }
 
-// H63, H64: Cedar ignores a policy that fails to evaluate, and it may be the one that forbids.
+// H63, H64, I10: Cedar ignores a policy that fails to evaluate, and it may be the one that forbids.
 func TestFailingPolicyDenies(t *testing.T) {
 	const permit = `@id("all") permit (principal, action, resource);`
 	tests := []struct{ name, policies, want string }{

@@ -133,7 +133,7 @@ func TestStaticIsExplained(t *testing.T) {
 	}
 }
 
-// within_svid applies however the SVID was presented, with or without mTLS.
+// I3: within_svid applies however the SVID was presented, with or without mTLS.
 func TestWithinSVID(t *testing.T) {
 	c := vaultWorld(t)
 	cloud := scopes.Ask{Scope: "aws.creds", Params: map[string]any{"role": "r", "env": "e"}, TTL: 10 * time.Minute, RequestContext: scopes.RequestContext{Task: "t"}}

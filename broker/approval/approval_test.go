@@ -101,6 +101,7 @@ func TestNextUnderBreakGlass(t *testing.T) {
 	}
 }
 
+// I5: a vote counts only while the request is open, and only of a person who may decide and does not own the sandbox.
 func TestNext(t *testing.T) {
 	bob := voter("bob", "oncall")
 	yes, no := approval.Approve, approval.Deny

@@ -326,7 +326,7 @@ func TestWaitReturnsOnTheVote(t *testing.T) {
 	}
 }
 
-// H105 and others: redemption checks everything again.
+// H105, I4 and I5: redemption checks everything again.
 func TestVoidApprovalsAreNotRedeemed(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withPeople)
@@ -412,7 +412,7 @@ func TestEndedTaskWithdrawsItsRequests(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// An approval that covers the task applies to the same request of the same sandbox and task, and to nothing else. A denial ends
+// I4: an approval that covers the task applies to the same request of the same sandbox and task, and to nothing else. A denial ends
 // it.
 func TestApprovalForTheTaskIsReused(t *testing.T) {
 	t.Parallel()

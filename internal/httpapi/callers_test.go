@@ -187,7 +187,7 @@ func TestUnauthenticatedResponsesAreUniform(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// A caller with forged tokens learns neither which trust domains are accepted nor which keys they have. Only the record
+// I14: a caller with forged tokens learns neither which trust domains are accepted nor which keys they have. Only the record
 // distinguishes these.
 func TestTrustDomainsCannotBeGuessed(t *testing.T) {
 	t.Parallel()

@@ -269,7 +269,7 @@ func TestCheckRefusesInvalidCalls(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// Calls without a valid token leave one entry a second of each kind, with an exact count, and never hide a call with a token.
+// I12: calls without a valid token leave one entry a second of each kind, with an exact count, and never hide a call with a token.
 func TestCheckSamplesCallsWithoutAToken(t *testing.T) {
 	t.Parallel()
 	var stopped atomic.Int64 // when the clock stopped; zero while certificates are made

@@ -163,7 +163,7 @@ func TestLeaseIsRenewedOnlyAfterDelivery(t *testing.T) {
 	}
 }
 
-// If the caller disconnects while Vault creates the credential, it gets nothing, and nothing stays alive.
+// I2: if the caller disconnects while Vault creates the credential, it gets nothing, and nothing stays alive.
 func TestDisconnectDuringMintLeavesNoCredential(t *testing.T) {
 	t.Parallel()
 	for _, proto := range []string{"http/1.1", "h2"} {

@@ -29,7 +29,7 @@ func TestMissingBundleIsAServerError(t *testing.T) {
 	}
 }
 
-// Certificates are public. A caller that presents one without its key gets nothing, and that is recorded.
+// I12: certificates are public. A caller that presents one without its key gets nothing, and that is recorded.
 func TestStolenCertificatesAreRecorded(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})

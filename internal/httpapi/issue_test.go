@@ -186,7 +186,7 @@ func TestRepeatedRequestGetsTheSamePendingResponse(t *testing.T) {
 	}
 }
 
-// H103 for one caller: a key is answered once, for one request, and never with the credential again.
+// H103 and I16 for one caller: a key is answered once, for one request, and never with the credential again.
 func TestIdempotencyKeys(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})

@@ -237,6 +237,7 @@ func TestOnlyAuditorsReadTheLog(t *testing.T) {
 	}
 }
 
+// I14: an auditor of one trust domain or path does not read the entries of all.
 func TestOnlyGlobalAuditorsReadEntries(t *testing.T) {
 	t.Parallel()
 	const overall = "spiffe://acme.test/audit-all"

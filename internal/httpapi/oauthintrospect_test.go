@@ -216,7 +216,7 @@ var withOneShots = testkit.Options{
 	Auditors: []string{auditor}, ResourceServers: map[string][]string{gitServer: {"https://bank.test"}},
 }
 
-// Of many concurrent introspections on two replicas, one reports a one-shot token as active, and none after that. Then the
+// T8: of many concurrent introspections on two replicas, one reports a one-shot token as active, and none after that. Then the
 // sandbox can get another one.
 func TestOneShotTokenIsUsedOnce(t *testing.T) {
 	t.Parallel()

@@ -53,6 +53,7 @@ func issue(t *testing.T, s *testkit.Stack, who string, n int) []string {
 	return ids
 }
 
+// I14: each caller reads what is its own or within its role, and nothing else.
 func TestRecordsAreVisibleOnlyWithinReach(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue, Auditors: []string{auditor}})

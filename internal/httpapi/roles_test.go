@@ -185,7 +185,7 @@ func wantListed(t *testing.T, c *client.Client, who string, sees []string) {
 	}
 }
 
-// A quarantine of a whole trust domain needs the role in all of it. An admin of a path revokes only within the path, whatever
+// T6: a quarantine of a whole trust domain needs the role in all of it. An admin of a path revokes only within the path, whatever
 // else matches.
 func TestPathAdminRevokesOnlyWithinThePath(t *testing.T) {
 	t.Parallel()

@@ -227,7 +227,7 @@ func TestTimelines(t *testing.T) {
 	}
 }
 
-// H100: an order for one trust domain is not shown in another that has a task with the same name.
+// H100 and I14: an order for one trust domain is not shown in another that has a task with the same name.
 func TestTimelineHidesOrdersOfOtherTrustDomains(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, staffed)

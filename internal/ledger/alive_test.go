@@ -20,6 +20,7 @@ func atATime(per string, most int) broker.Limit {
 	return broker.Limit{Limit: scopes.Limit{Per: per, Live: most}, Key: "shared"}
 }
 
+// T9: replicas count live credentials together.
 func TestLiveLimitHoldsAcrossReplicas(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)

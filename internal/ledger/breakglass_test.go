@@ -133,6 +133,7 @@ func TestForgedBreakGlass(t *testing.T) {
 	db.Check(t)
 }
 
+// I3 and I5: the database issues on a break-glass approval for 30 minutes at most, and only on the votes of people in the group.
 func TestBreakGlassIssuanceIsShortAndNeedsItsVotes(t *testing.T) {
 	t.Parallel()
 	start := moment()

@@ -19,7 +19,7 @@ func proof(name string) dpop.Proof {
 	return dpop.Proof{Digest: sha256.Sum256([]byte(name)), Until: time.Now().Add(time.Minute)}
 }
 
-// If a hundred callers use one proof at once, on two replicas, one succeeds.
+// T8: if a hundred callers use one proof at once, on two replicas, one succeeds.
 func TestProofIsUsedOnce(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)

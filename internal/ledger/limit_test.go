@@ -40,6 +40,7 @@ func later(t *testing.T, owner *pgx.Conn, by time.Duration) {
 	exec(t, owner, `UPDATE rate_limits SET tat = tat - $1::interval`, by)
 }
 
+// T9: replicas count requests together.
 func TestLimitHoldsOverReplicas(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
@@ -75,7 +76,7 @@ func TestLimitHoldsOverReplicas(t *testing.T) {
 	db.Check(t)
 }
 
-// The database must follow the definition of the algorithm, and both must do what a limit promises.
+// The database must follow the definition of the algorithm, and both must do what a limit promises (T9).
 func TestLimitsFollowTheAlgorithm(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)

@@ -27,7 +27,7 @@ func handedDown(parent broker.Record, change func(*broker.Record)) broker.Record
 	})
 }
 
-// The database accepts an exchanged token only within the limits of the token it comes from, whoever writes it.
+// I3: the database accepts an exchanged token only within the limits of the token it comes from, whoever writes it.
 func TestExchangedTokenIsNoBroaderThanItsParent(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)

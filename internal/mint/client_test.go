@@ -16,7 +16,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/mint"
 )
 
-// TestVaultEnvironmentVariablesAreIgnored sets every variable that Vault's client knows to a value that would show.
+// TestVaultEnvironmentVariablesAreIgnored sets every variable that Vault's client knows to a value that would show (T5).
 func TestVaultEnvironmentVariablesAreIgnored(t *testing.T) {
 	other := newImpostor(t, p256(t))
 	const planted = "hvs.planted"

@@ -300,7 +300,7 @@ func (e *estate) life(t *testing.T, accessor string) time.Duration {
 }
 
 // TestCertificateMatchesTheRequest checks certificates with an X.509 library that had no part in making them, and OpenSSH
-// certificates in the same way. Names in the signing request are not part of what was asked for (H56).
+// certificates in the same way. Names in the signing request are not part of what was asked for (H56, I7).
 func TestCertificateMatchesTheRequest(t *testing.T) {
 	e := realLive(t)
 	for _, name := range []string{"pki", "pki-key"} {

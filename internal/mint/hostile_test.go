@@ -251,7 +251,7 @@ func TestTruncatedSignResponseIsRefused(t *testing.T) {
 	}
 }
 
-// TestRedirectsAreNotFollowed is H68, at every call that carries a secret.
+// TestRedirectsAreNotFollowed is H68, at every call that carries a secret (T5).
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		for _, path := range []string{signPath, keyPath, "auth/approle/login"} {

@@ -30,13 +30,13 @@ var invariants = []Mutant{
 		Claim: "I3", Breaks: "grants a longer life than the scope's maximum",
 		File: "scopes/decide.go",
 		Old:  "clamp(BoundScopeMax, def.scope.TTL.Max)", New: "clamp(BoundScopeMax, max(def.scope.TTL.Max, def.scope.TTL.Default*5))",
-		Package: "scopes", Test: "^TestTTLIsWithinEveryBound$",
+		Package: "scopes", Test: "^TestDecide$",
 	},
 	{
 		Claim: "I3", Breaks: "lets a credential that is bound to an SVID outlive it by a part of a second",
 		File: "scopes/decide.go",
 		Old:  "clamp(BoundSVID, max(0, who.Expires.Sub(now).Truncate(time.Second)))", New: "clamp(BoundSVID, max(0, who.Expires.Sub(now).Round(time.Second)))",
-		Package: "scopes", Test: "^TestTTLIsWithinEveryBound$",
+		Package: "scopes", Test: "^TestDecide$",
 	},
 	{
 		Claim: "I3", Breaks: "ignores when the person's ID token expires",
@@ -96,7 +96,7 @@ CREATE UNIQUE INDEX issuances_one_per_approval ON issuances (approves)
 		Claim: "I5", Breaks: "lets the owner of a sandbox vote on its requests",
 		File: "broker/approval/approval.go",
 		Old:  "case p.Owners.Owns(v.Handle, r.SPIFFEID), r.User", New: "case r.User",
-		Package: "broker/approval", Test: "^TestQuorumNeedsDistinctEligibleApprovers$",
+		Package: "broker/approval", Test: "^TestNext$",
 	},
 	{
 		Claim: "I5", Breaks: "redeems with the vote of a person who has left the group",
@@ -180,7 +180,7 @@ CREATE UNIQUE INDEX issuances_one_per_approval ON issuances (approves)
 		Claim: "I10", Breaks: "permits a request by the other policies when one cannot be evaluated",
 		File: "scopes/decide.go",
 		Old:  "v.erred = append(v.erred, string(e.PolicyID))", New: "_ = e",
-		Package: "scopes", Test: "^TestAnErrorNeverAllows$",
+		Package: "scopes", Test: "^TestFailingPolicyDenies$",
 	},
 	{
 		Claim: "I10", Breaks: "issues although the database refuses to count the request against its limits",
