@@ -100,7 +100,7 @@ neighbours: ready ## Let one tenant be loud in many ways, and measure what other
 	$(GO) test -json -count=1 -timeout 20m ./tests/neighbours | awk -f tools/count.awk
 
 .PHONY: mutants
-mutants: ready ## Break each promise of SECURITY.md by a small change; check that its test fails: CLAIMS='I.*' (half an hour)
+mutants: ready ## Break each promise of SECURITY.md by a small change; check that its test fails: CLAIMS='I.*' (a quarter of an hour)
 	$(GO) test -c -o bin/mutants.test ./tests/mutants
 	cd tests/mutants && ../../bin/mutants.test -test.timeout 90m -test.run TestMutantsAreKilled -test.parallel 2 -kill -claims '$(CLAIMS)'
 
