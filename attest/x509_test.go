@@ -175,6 +175,7 @@ func manyNames(n int) []string {
 	return names
 }
 
+// T6 and the hostile inputs: an authority of one trust domain proves no ID of another.
 func TestX509Refuses(t *testing.T) {
 	for name, bad := range badCerts {
 		t.Run(name, func(t *testing.T) {

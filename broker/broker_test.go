@@ -354,6 +354,7 @@ func TestIntentContainsTheWholeToken(t *testing.T) {
 	}
 }
 
+// T8: a repeated request gets no second credential.
 func TestIdempotencyKeyUsedBefore(t *testing.T) {
 	f := newFixture(t)
 	if _, err := f.Issue(t.Context(), f.who, read()); err != nil {

@@ -328,7 +328,7 @@ func TestSweepAdvances(t *testing.T) {
 	}
 }
 
-// A credential that was recorded but never renewed has expired in Vault, and the sweeper records this.
+// A credential that was recorded but never renewed (C6) has expired in Vault, and the sweeper records this.
 func TestSweepExpiresUnrenewedCredentials(t *testing.T) {
 	f := newFixture(t)
 	held := func(age time.Duration) broker.LiveCredential {

@@ -91,6 +91,7 @@ func judge(t *testing.T, databaseURL, exposed string) {
 	}
 }
 
+// T5: a URL must not allow a connection that somebody on the network can read or answer.
 func TestURLOverAnUnprotectedNetworkIsRefused(t *testing.T) {
 	_, _, ca := authority(t)
 	for databaseURL, exposed := range map[string]string{

@@ -339,6 +339,7 @@ when { context.params == {cents: 42, currency: "USD", urgent: true} && context.t
 	}
 }
 
+// T1: a request that is not exactly of the form that its scope defines is refused.
 func TestDecideRefusesMalformedRequests(t *testing.T) {
 	good := scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}}
 	tests := []struct {

@@ -37,6 +37,41 @@ func TestApprovalIsRedeemedOnce(t *testing.T) {
 	db.Check(t)
 }
 
+// C9: an approval is used up by the commit of its intent. What stops that commit leaves the approval good for one credential.
+func TestApprovalIsKeptUntilItsIntentIsCommitted(t *testing.T) {
+	t.Parallel()
+	db := testkit.NewDB(t)
+	p, databaseURL := through(t, db.BrokerURL)
+	l := open(t, databaseURL)
+	for name, tc := range map[string]struct {
+		stop func(broker.Record)
+		end  func()
+		want error
+	}{
+		"the commit does not arrive": {
+			func(rec broker.Record) { p.arm(rec.ID, cutStatement, false) }, p.restore, broker.ErrLedgerUnavailable,
+		},
+		"the sandbox is in quarantine": {
+			func(broker.Record) { announce(t, l, quarantine(sandbox)) }, func() { announce(t, l, lift(sandbox)) }, broker.ErrQuarantined,
+		},
+	} {
+		request := approved(t, l)
+		stopped := redeems(request)
+		tc.stop(stopped)
+		if _, err := l.Begin(t.Context(), stopped); !errors.Is(err, tc.want) {
+			t.Errorf("%s: got %v, want %v", name, err, tc.want)
+		}
+		tc.end()
+		if _, err := l.Begin(t.Context(), redeems(request)); err != nil {
+			t.Errorf("%s: redeeming afterwards: %v", name, err)
+		}
+		if _, err := l.Begin(t.Context(), redeems(request)); !errors.Is(err, broker.ErrNotApproved) {
+			t.Errorf("%s: redeeming twice: got %v, want ErrNotApproved", name, err)
+		}
+	}
+	db.Check(t)
+}
+
 // I4 and I5: a request counts as approved only with the votes of eligible people, also when it is redeemed.
 func TestUnapprovedRequestIsNotRedeemed(t *testing.T) {
 	t.Parallel()

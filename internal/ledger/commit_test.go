@@ -321,6 +321,7 @@ func TestBrokenInsertWritesNothing(t *testing.T) {
 	db.Check(t)
 }
 
+// C1: if the caller gives up before the commit begins, there is no record. A commit in flight goes on without its caller.
 func TestCallerThatGivesUp(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)

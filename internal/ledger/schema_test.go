@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
+// T3: no role can change what was recorded, nor can the owner of the tables.
 func TestDatabaseRolesHaveOnlyTheirPrivileges(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)

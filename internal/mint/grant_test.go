@@ -189,7 +189,8 @@ func (e *estate) works(t *testing.T, w ware, secret map[string]any) bool {
 // leased are the names of the wares that Vault can revoke.
 var leased = []string{"token", "database", "pki", "pki-key", "vault"}
 
-// TestLeasedCredentials follows each kind from the mint to its revocation.
+// TestLeasedCredentials follows each kind from the mint to its revocation. Without a renewal none lives for long (C5 and C6). A
+// revocation can be repeated, by a replica that does not know whether Vault has carried it out (C8).
 func TestLeasedCredentials(t *testing.T) {
 	e := realLive(t)
 	for _, name := range leased {

@@ -120,7 +120,7 @@ func TestUnexpectedVaultTokenIsRevoked(t *testing.T) {
 	}
 }
 
-// TestInvalidGrantResponseIsRevokedOrLost is H69 at both calls of a mint: what was made is revoked, or reported as lost.
+// TestInvalidGrantResponseIsRevokedOrLost is H69 at both calls of a mint (C3 and C4): what was made is revoked, or reported as lost.
 func TestInvalidGrantResponseIsRevokedOrLost(t *testing.T) {
 	lies := map[string]http.HandlerFunc{
 		"sealed":           says(503, `{"errors":["Vault is sealed"]}`),

@@ -89,7 +89,7 @@ func TestSamplerCountsWhatItSuppresses(t *testing.T) {
 	}
 }
 
-// TestBudgetCountsExactly checks that what is allowed and what is counted add up, by key, and that one key takes nothing from another.
+// TestBudgetCountsExactly checks that what is allowed and what is counted add up, by key, and that one key takes nothing from another (T11).
 func TestBudgetCountsExactly(t *testing.T) {
 	b, now := ratelimit.NewBudget(1, 10, 100, 15), time.Unix(1_800_000_000, 0)
 	allowed := map[string]int{}
@@ -128,7 +128,7 @@ func TestBudgetCountsExactly(t *testing.T) {
 	}
 }
 
-// TestSharesAreFairAndLent checks that one group cannot take all places, that a newcomer finds a place, and that places come back.
+// TestSharesAreFairAndLent checks that one group cannot take all places, that a newcomer finds a place, and that places come back (T11).
 func TestSharesAreFairAndLent(t *testing.T) {
 	s := ratelimit.NewFairSemaphore(24, 100)
 	take := func(group, key string) (leaves []func()) {
@@ -149,7 +149,17 @@ func TestSharesAreFairAndLent(t *testing.T) {
 	if len(quiet) < 4 {
 		t.Errorf("got %d places for a newcomer, want 4 at least", len(quiet))
 	}
-	for _, leave := range slices.Concat(alone, others, quiet) {
+	// However many keys a group has, each of which may have one place, they take no more than the share of the group.
+	var crowd []func()
+	for n := range 100 {
+		if leave, err := s.Enter("loud", strconv.Itoa(n)); err == nil {
+			crowd = append(crowd, leave)
+		}
+	}
+	if got := len(alone) + len(others) + len(crowd); got > 12 {
+		t.Errorf("got %d places for a group with many keys, want 12 at most", got)
+	}
+	for _, leave := range slices.Concat(alone, others, quiet, crowd) {
 		leave()
 		leave()
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-// I9: whoever prints, logs or encodes a secret by mistake writes REDACTED.
+// I9 and T10: whoever prints, logs or encodes a secret by mistake writes REDACTED.
 func TestSecretIsNeverPrinted(t *testing.T) {
 	text := secret.New("hvs.CANARY")
 	encoded, err := json.Marshal(map[string]any{"a": text, "b": &text, "c": []secret.Text{text}})
@@ -20,7 +20,11 @@ func TestSecretIsNeverPrinted(t *testing.T) {
 	}
 	var logged bytes.Buffer
 	slog.New(slog.NewJSONHandler(&logged, nil)).Info("x", "secret", text, "in", struct{ S secret.Text }{text})
-	shown := []string{string(encoded), logged.String(), fmt.Sprint(text), text.String()}
+	asText, err := text.MarshalText() // as keys of JSON objects, XML and most configuration formats do
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := []string{string(encoded), string(asText), logged.String(), fmt.Sprint(text), text.String()}
 	for _, verb := range []string{"%s", "%v", "%+v", "%#v", "%q", "%x", "%d"} {
 		shown = append(shown, fmt.Sprintf(verb, text), fmt.Sprintf(verb, &text), fmt.Sprintf(verb, []any{text}),
 			fmt.Sprintf(verb, struct{ S secret.Text }{text}), fmt.Sprintf(verb, struct{ s secret.Text }{text}))
