@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -72,6 +73,48 @@ func TestOverloadedReplicas(t *testing.T) {
 	}
 	if text := introspected(t, s, gitServer, held.Secret.Reveal()); strings.Contains(text, `"active":true`) {
 		t.Errorf("got %s of what was revoked", text)
+	}
+}
+
+// Every call by which a workload ends something counts among those that end something at once, also the OAuth endpoint.
+func TestEndingsAtOnceAreLimited(t *testing.T) {
+	t.Parallel()
+	options := withPeople
+	options.Orchestrators = []string{runtime}
+	s := testkit.NewStack(t, options)
+	sandbox := s.Client(t, agent)
+	first, pending := waiting(t, sandbox, askFor("git.issues.write")), waiting(t, sandbox, askFor("vault.notes.write"))
+	if _, err := vote(t, s.Person(t, "carol"), first, openapi.VerdictApprove); err != nil {
+		t.Fatal(err)
+	}
+	got, err := sandbox.Redeem(t.Context(), first, askFor("git.issues.write"))
+	if err != nil || got.Token == nil {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	held := got.Token
+	s.Server.EndAtOnce(256, 0)
+	for what, end := range map[string]func() error{
+		"releasing":     func() error { _, err := sandbox.Release(t.Context(), held.ID); return err },
+		"withdrawing":   func() error { return sandbox.Withdraw(t.Context(), pending) },
+		"ending a task": func() error { _, err := sandbox.EndTask(t.Context(), "t-1", client.TaskEnd{}); return err },
+		"ending another's task": func() error {
+			_, err := s.Client(t, runtime).EndTask(t.Context(), "t-1", client.TaskEnd{SPIFFEID: agent})
+			return err
+		},
+	} {
+		if err := end(); code(err) != openapi.CodeRateLimited {
+			t.Errorf("%s: got %v, want rate_limited", what, err)
+		}
+	}
+	revoke := post{path: "/oauth2/revoke", svid: s.X509(t, agent), form: url.Values{"token": {held.Secret.Reveal()}}}
+	if got := revoke.send(t, s); got.status != http.StatusTooManyRequests || got.failed.Error != openapi.OAuthTemporarilyUnavailable || !soon(got.header) {
+		t.Errorf("revoking: got %d %s %v, want temporarily_unavailable", got.status, got.text, got.header)
+	}
+	s.Server.EndAtOnce(256, 32)
+	for range 2 {
+		if got := revoke.send(t, s); got.status != http.StatusOK {
+			t.Errorf("revoking: got %d %s", got.status, got.text)
+		}
 	}
 }
 

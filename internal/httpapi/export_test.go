@@ -52,3 +52,6 @@ func Operations() ([]string, error) {
 
 // MakeAtOnce sets how many credentials are issued at once in total and for one sandbox.
 func (s *Server) MakeAtOnce(most, each int) { s.issuing = ratelimit.NewFairSemaphore(most, each) }
+
+// EndAtOnce sets how many calls of workloads end something at once in total and for one sandbox.
+func (s *Server) EndAtOnce(most, each int) { s.ending = ratelimit.NewFairSemaphore(most, each) }

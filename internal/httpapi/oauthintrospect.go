@@ -142,6 +142,11 @@ func (s *Server) RevokeToken(w http.ResponseWriter, r *http.Request) {
 			return err
 		}
 		if err == nil && t.Token.Holder() == who.ID().String() {
+			leave, err := enter(s.ending, who)
+			if err != nil {
+				return err
+			}
+			defer leave()
 			ctx, cancel := uncancelled(r.Context())
 			defer cancel()
 			if _, err := s.cfg.Broker.Release(ctx, who, t.Token.ID); err != nil && !errors.Is(err, broker.ErrNotFound) {
