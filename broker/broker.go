@@ -68,8 +68,8 @@ type Broker struct {
 	// dpopProofs and dpopProofsPerSandbox bound what the replay cache has to remember.
 	dpopProofs                                *rate.Limiter
 	dpopProofsPerDomain, dpopProofsPerSandbox *ratelimit.Limiter
-	// taskEnds merges equal calls of EndTask.
-	taskEnds singleflight.Group
+	// taskEnds merges equal calls of EndTask, and useReports the reports on one credential.
+	taskEnds, useReports singleflight.Group
 	// renewals are the renewals that outlive their requests.
 	renewals sync.WaitGroup
 	// waiters wait for decisions by people. watchers are the goroutines that poll the store for decisions and for waiting requests.

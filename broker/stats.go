@@ -133,8 +133,21 @@ type ScopeUsage struct {
 
 // ReportUse records how often a credential was used, as its holder reports. Only the first report counts. ReportUse returns the
 // recorded report. It returns ErrNotFound if the credential is not the caller's, was never issued, or ended more than an hour
-// ago.
+// ago. Reports on one credential at the same time share one result: each would close a batch of the ledger, and all but one would
+// change nothing.
 func (b *Broker) ReportUse(ctx context.Context, who attest.Identity, use Use) (Use, error) {
+	said, err, _ := b.useReports.Do(who.ID().String()+" "+use.Issuance, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout) // a caller that disconnects must not fail the others
+		defer cancel()
+		return b.reportUse(ctx, who, use)
+	})
+	return said.(Use), err //nolint:forcetypeassert // reportUse returns one
+}
+
+// reportTimeout bounds the recording of a report.
+const reportTimeout = 10 * time.Second
+
+func (b *Broker) reportUse(ctx context.Context, who attest.Identity, use Use) (Use, error) {
 	view, err := b.cfg.Ledger.Get(ctx, use.Issuance, Reach{Subject: who.ID().String()})
 	if err != nil {
 		return Use{}, err
