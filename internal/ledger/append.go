@@ -83,41 +83,55 @@ func (l *Ledger) enqueue(j *job) error {
 	}
 }
 
+// The queues of a ledger, as indexes.
+const urgently, normally = 0, 1
+
 // run commits until both queues are closed and empty. Entries that are queued while a commit is in flight go into the next one.
 // So a busy ledger shares commits, and an idle one waits for nothing. Urgent entries have batches of their own, which come first.
+// After each of these, a batch of the others has its turn, so that no number of urgent entries can stop the others.
 func (l *Ledger) run(ctx context.Context) {
 	defer close(l.stopped)
-	var left *job // of queue: it must see the effect of the batch before
-	for urgent, queue := l.urgent, l.queue; urgent != nil || queue != nil; {
-		first, from, ok := left, queue, true
-		select {
-		case first, ok = <-urgent:
-			from = urgent
-		default:
-			if left != nil {
-				left = nil
-				break
-			}
+	queues := [2]chan *job{urgently: l.urgent, normally: l.queue} // each nil once it is closed and empty
+	var first [2]*job                                             // of each queue: what comes next, because it was taken already
+	hold := func(which int, j *job, ok bool) {
+		if first[which] = j; !ok {
+			queues[which] = nil
+		}
+	}
+	// ready reports whether a queue has a job, and takes it.
+	ready := func(which int) bool {
+		if first[which] == nil {
 			select {
-			case first, ok = <-urgent:
-				from = urgent
-			case first, ok = <-queue:
+			case j, ok := <-queues[which]:
+				hold(which, j, ok)
+			default:
 			}
+		}
+		return first[which] != nil
+	}
+	for turn := urgently; ; {
+		switch {
+		case ready(turn):
+		case ready(1 - turn):
+			turn = 1 - turn
+		case queues[urgently] == nil && queues[normally] == nil:
+			return
+		default:
+			select {
+			case j, ok := <-queues[urgently]:
+				hold(urgently, j, ok)
+			case j, ok := <-queues[normally]:
+				hold(normally, j, ok)
+			}
+			turn = urgently
+			continue
+		}
+		if turn == normally {
 			// The callers of the last commit are just waking up. Let them queue their next entries first.
 			runtime.Gosched()
 		}
-		switch {
-		case ok && from == urgent:
-			for first != nil {
-				first = l.flushSome(ctx, first, from)
-			}
-		case ok:
-			left = l.flushSome(ctx, first, from)
-		case from == urgent:
-			urgent = nil // closed
-		default:
-			queue = nil
-		}
+		first[turn] = l.flushSome(ctx, first[turn], queues[turn])
+		turn = 1 - turn
 	}
 }
 

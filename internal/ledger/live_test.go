@@ -598,3 +598,33 @@ func TestUrgentEntriesOvertake(t *testing.T) {
 	}
 	db.Check(t)
 }
+
+// TestUrgentEntriesLeaveTurns checks that an entry of a sandbox is committed although many urgent entries came first, each of which
+// needs a batch of its own.
+func TestUrgentEntriesLeaveTurns(t *testing.T) {
+	t.Parallel()
+	db := testkit.NewDB(t)
+	l := open(t, db.BrokerURL)
+	waiting, release := hold(t, db)
+	var all sync.WaitGroup
+	all.Go(func() { begin(t, l, allowed(nil)) }) // in flight
+	waiting()
+	const orders = 20
+	for range orders {
+		all.Go(func() { announce(t, l, quarantine("spiffe://other.test/agents/same")) })
+	}
+	until(t, "the quarantines are queued", func() bool { return l.QueuedUrgent() == orders })
+	all.Go(func() { begin(t, l, allowed(nil)) })
+	until(t, "the request is queued", func() bool { return l.Queued() == 1 })
+	release()
+	all.Wait()
+	var place, size int64
+	if err := testkit.Connect(t, db.AdminURL).QueryRow(t.Context(), `
+		SELECT (SELECT max(index) FROM entries WHERE kind = 'issuance.intent'), size FROM ledger_head`).Scan(&place, &size); err != nil {
+		t.Fatal(err)
+	}
+	if size != orders+2 || place > 2 { // after the one in flight, and one urgent batch
+		t.Errorf("the request is entry %d of %d, want it after one of the quarantines", place, size)
+	}
+	db.Check(t)
+}
