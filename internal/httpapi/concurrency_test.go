@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
 	"golang.org/x/net/http2"
@@ -114,6 +117,39 @@ func TestEndingsAtOnceAreLimited(t *testing.T) {
 	for range 2 {
 		if got := revoke.send(t, s); got.status != http.StatusOK {
 			t.Errorf("revoking: got %d %s", got.status, got.text)
+		}
+	}
+}
+
+// Orders of a workload are limited, and those of people are not.
+func TestOrdersAtOnceAreLimited(t *testing.T) {
+	t.Parallel()
+	options := withPeople
+	options.People = append(slices.Clone(options.People), devstack.DevPerson{Username: "olga", Name: "Olga", Groups: []string{"ops"}})
+	options.Rules = append(slices.Clone(options.Rules), people.Rule{Role: people.RoleAdmin, Group: "ops"})
+	s := testkit.NewStack(t, options)
+	held := waiting(t, s.Client(t, agent), askFor("git.issues.write"))
+	s.Server.OrderAtOnce(256, 0)
+	workload, person := s.Client(t, admin), s.Person(t, "olga")
+	for what, order := range map[string]func(*client.Client) error{
+		"revoking": func(c *client.Client) error {
+			_, err := c.Revoke(t.Context(), client.Selection{ID: held}, "x")
+			return err
+		},
+		"quarantining": func(c *client.Client) error { _, err := c.Quarantine(t.Context(), twin, "x"); return err },
+		"lifting":      func(c *client.Client) error { return c.Unquarantine(t.Context(), twin, "x") },
+	} {
+		if err := order(workload); code(err) != openapi.CodeRateLimited {
+			t.Errorf("%s: got %v, want rate_limited", what, err)
+		}
+		if err := order(person); code(err) == openapi.CodeRateLimited {
+			t.Errorf("%s as a person: got %v", what, err)
+		}
+	}
+	s.Server.OrderAtOnce(256, 8)
+	for range 2 {
+		if _, err := workload.Quarantine(t.Context(), twin, "x"); err != nil {
+			t.Errorf("got %v", err)
 		}
 	}
 }

@@ -132,6 +132,11 @@ func (s *Server) Revoke(w http.ResponseWriter, r *http.Request) {
 		if err := checkText("reason", ask.Reason); err != nil {
 			return receipt, err
 		}
+		leave, err := s.enterOrder(who)
+		if err != nil {
+			return receipt, err
+		}
+		defer leave()
 		ctx, cancel := uncancelled(r.Context())
 		defer cancel()
 		receipt, err = s.cfg.Broker.Revoke(ctx, broker.Revocation{
@@ -159,6 +164,15 @@ func readAdminOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, wh
 	return out, within, err
 }
 
+// enterOrder takes a place among the orders that are carried out at once. People need none: authenticate limits their pace.
+func (s *Server) enterOrder(who caller) (leave func(), err error) {
+	workload, ok := who.(attest.Identity)
+	if !ok {
+		return func() {}, nil
+	}
+	return enter(s.ordering, workload)
+}
+
 // AddQuarantine stops issuing to the sandboxes that an admin names, and ends their credentials.
 func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 	s.carryOut(w, r, "addQuarantine", func(who caller) (receipt broker.Receipt, err error) {
@@ -172,6 +186,11 @@ func (s *Server) AddQuarantine(w http.ResponseWriter, r *http.Request) {
 		if err := checkText("reason", ask.Reason); err != nil {
 			return receipt, err
 		}
+		leave, err := s.enterOrder(who)
+		if err != nil {
+			return receipt, err
+		}
+		defer leave()
 		ctx, cancel := uncancelled(r.Context())
 		defer cancel()
 		receipt, err = s.cfg.Broker.Quarantine(ctx, broker.QuarantineOrder{
@@ -190,9 +209,14 @@ func (s *Server) RemoveQuarantine(w http.ResponseWriter, r *http.Request, params
 		if checkText("reason", params.Reason) != nil {
 			return nil, badQuery("reason")
 		}
+		leave, err := s.enterOrder(by.who)
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
 		ctx, cancel := uncancelled(r.Context())
 		defer cancel()
-		err := s.cfg.Broker.Unquarantine(ctx, broker.QuarantineOrder{
+		err = s.cfg.Broker.Unquarantine(ctx, broker.QuarantineOrder{
 			Actor: actorOf(by.who), SPIFFEID: params.SpiffeID, Reach: by.within, Reason: params.Reason,
 		})
 		return nil, notFound(err, "spiffe_id")

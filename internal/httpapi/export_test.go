@@ -55,3 +55,6 @@ func (s *Server) MakeAtOnce(most, each int) { s.issuing = ratelimit.NewFairSemap
 
 // EndAtOnce sets how many calls of workloads end something at once in total and for one sandbox.
 func (s *Server) EndAtOnce(most, each int) { s.ending = ratelimit.NewFairSemaphore(most, each) }
+
+// OrderAtOnce sets how many orders of workloads are carried out at once in total and for one workload.
+func (s *Server) OrderAtOnce(most, each int) { s.ordering = ratelimit.NewFairSemaphore(most, each) }

@@ -45,6 +45,9 @@ const (
 	issuedAtOnce = 64
 	// endedAtOnce is the same for calls of workloads that release a credential, end a task or withdraw a request.
 	endedAtOnce = 32
+	// orderedAtOnce is the same for revocations and quarantines that workloads with the role admin order. They come before the entries
+	// of sandboxes, and after earlier ones of admins in other trust domains. People have their pace.
+	orderedAtOnce = 8
 	// A person makes a few calls for each page, and more at once to decide on many requests. A caller beyond these limits is a
 	// program (H95).
 	callsPerSecond, callsAtOnce = 20, 200
@@ -121,10 +124,10 @@ type Server struct {
 	// pace limits the calls of people, polls the polling for approvals, offers the listing of scopes, and reports the reporting
 	// of uses.
 	pace, polls, offers, reports *ratelimit.Limiter
-	// issuing bounds how many credentials are issued at once, and ending how many calls of sandboxes end something at once: by trust
-	// domain and sandbox.
-	issuing, ending *ratelimit.FairSemaphore
-	ownKeys         atomic.Pointer[ownKeys]
+	// issuing bounds how many credentials are issued at once, ending how many calls of sandboxes end something at once, and ordering how
+	// many orders of workloads are carried out at once: by trust domain and workload.
+	issuing, ending, ordering *ratelimit.FairSemaphore
+	ownKeys                   atomic.Pointer[ownKeys]
 	// bootstrapOver is set once the bootstrap has ended, so that this replica does not ask the store again.
 	bootstrapOver atomic.Bool
 	// leaving is set when this replica is about to shut down. It still takes calls.
@@ -145,14 +148,15 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, hosts: map[string]bool{}, roles: newRoles(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{}),
-		conns:   connections{open: map[net.Conn]*openConnection{}},
-		health:  &health{checks: cfg.Ready, log: cfg.Log, now: cfg.Now},
-		pace:    ratelimit.New(callsPerSecond, callsAtOnce),
-		polls:   ratelimit.New(pollsPerSecond, 1),
-		offers:  ratelimit.New(offersPerSecond, offersAtOnce),
-		reports: ratelimit.New(reportsPerSecond, reportsAtOnce),
-		issuing: ratelimit.NewFairSemaphore(2*issuedAtOnce*max(2, runtime.GOMAXPROCS(0)), issuedAtOnce),
-		ending:  ratelimit.NewFairSemaphore(2*endedAtOnce*max(2, runtime.GOMAXPROCS(0)), endedAtOnce),
+		conns:    connections{open: map[net.Conn]*openConnection{}},
+		health:   &health{checks: cfg.Ready, log: cfg.Log, now: cfg.Now},
+		pace:     ratelimit.New(callsPerSecond, callsAtOnce),
+		polls:    ratelimit.New(pollsPerSecond, 1),
+		offers:   ratelimit.New(offersPerSecond, offersAtOnce),
+		reports:  ratelimit.New(reportsPerSecond, reportsAtOnce),
+		issuing:  ratelimit.NewFairSemaphore(2*issuedAtOnce*max(2, runtime.GOMAXPROCS(0)), issuedAtOnce),
+		ending:   ratelimit.NewFairSemaphore(2*endedAtOnce*max(2, runtime.GOMAXPROCS(0)), endedAtOnce),
+		ordering: ratelimit.NewFairSemaphore(2*orderedAtOnce*max(2, runtime.GOMAXPROCS(0)), orderedAtOnce),
 	}
 	for _, rs := range cfg.ResourceServers {
 		s.audiences[rs.ID] = append(s.audiences[rs.ID], rs.Audiences...)
