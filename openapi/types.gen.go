@@ -2015,6 +2015,9 @@ type IfMatch = string
 // Task defines model for Task.
 type Task = string
 
+// Crowded A problem document (RFC 9457).
+type Crowded = Problem
+
 // Ending The effect of an early end, for each credential.
 type Ending = Receipt
 

@@ -58,3 +58,9 @@ func (s *Server) EndAtOnce(most, each int) { s.ending = ratelimit.NewFairSemapho
 
 // OrderAtOnce sets how many orders of workloads are carried out at once in total and for one workload.
 func (s *Server) OrderAtOnce(most, each int) { s.ordering = ratelimit.NewFairSemaphore(most, each) }
+
+// ReadAtOnce sets how many searches of sandboxes, and questions which credentials are in force, are answered at once in total and for
+// one sandbox.
+func (s *Server) ReadAtOnce(most, each int) {
+	s.confirming, s.searching = ratelimit.NewFairSemaphore(most, each), ratelimit.NewFairSemaphore(most, each)
+}

@@ -86,6 +86,11 @@ func (s *Server) ListIssuances(w http.ResponseWriter, r *http.Request, params Li
 			}
 			q.Before, q.From = max(place, 0), max(-place, 0)
 		}
+		leave, err := s.enterSearch(by)
+		if err != nil {
+			return err
+		}
+		defer leave()
 		page, err := s.cfg.Broker.List(r.Context(), q, by.within)
 		if err != nil {
 			return err
@@ -108,6 +113,16 @@ func (s *Server) ListIssuances(w http.ResponseWriter, r *http.Request, params Li
 		writeJSON(w, http.StatusOK, out)
 		return nil
 	})
+}
+
+// enterSearch takes a place among the searches of sandboxes in their own records. Auditors need none: their searches have
+// connections of their own.
+func (s *Server) enterSearch(by reader) (leave func(), err error) {
+	workload, ok := by.who.(attest.Identity)
+	if !ok || by.within.Subject == "" {
+		return func() {}, nil
+	}
+	return enter(s.searching, workload)
 }
 
 const (
@@ -284,6 +299,11 @@ func (s *Server) timeline(w http.ResponseWriter, r *http.Request, by reader, q b
 			return err
 		}
 	}
+	leave, err := s.enterSearch(by)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	found, err := s.cfg.Broker.Timeline(r.Context(), q, by.within)
 	if err != nil {
 		return notFound(err, "timeline")

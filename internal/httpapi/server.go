@@ -48,6 +48,12 @@ const (
 	// orderedAtOnce is the same for revocations and quarantines that workloads with the role admin order. They come before the entries
 	// of sandboxes, and after earlier ones of admins in other trust domains. People have their pace.
 	orderedAtOnce = 8
+	// confirmedAtOnce and confirmedByOne are how many calls of sandboxes may ask at once which credentials are in force, in total and of
+	// one sandbox. Each can name a thousand, and shares a few connections with the introspection of tokens.
+	confirmedAtOnce, confirmedByOne = 64, 4
+	// searchedAtOnce and searchedByOne are the same for searches of sandboxes in their own records. Each can read a long history, and
+	// shares eight connections with every lookup of a record: of a release, a vote or a redemption.
+	searchedAtOnce, searchedByOne = 6, 2
 	// A person makes a few calls for each page, and more at once to decide on many requests. A caller beyond these limits is a
 	// program (H95).
 	callsPerSecond, callsAtOnce = 20, 200
@@ -125,9 +131,10 @@ type Server struct {
 	// of uses.
 	pace, polls, offers, reports *ratelimit.Limiter
 	// issuing bounds how many credentials are issued at once, ending how many calls of sandboxes end something at once, and ordering how
-	// many orders of workloads are carried out at once: by trust domain and workload.
-	issuing, ending, ordering *ratelimit.FairSemaphore
-	ownKeys                   atomic.Pointer[ownKeys]
+	// many orders of workloads are carried out at once: by trust domain and workload. confirming and searching bound readings that take
+	// long.
+	issuing, ending, ordering, confirming, searching *ratelimit.FairSemaphore
+	ownKeys                                          atomic.Pointer[ownKeys]
 	// bootstrapOver is set once the bootstrap has ended, so that this replica does not ask the store again.
 	bootstrapOver atomic.Bool
 	// leaving is set when this replica is about to shut down. It still takes calls.
@@ -148,15 +155,17 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, hosts: map[string]bool{}, roles: newRoles(cfg), audiences: map[spiffeid.ID][]string{}, closed: make(chan struct{}),
-		conns:    connections{open: map[net.Conn]*openConnection{}},
-		health:   &health{checks: cfg.Ready, log: cfg.Log, now: cfg.Now},
-		pace:     ratelimit.New(callsPerSecond, callsAtOnce),
-		polls:    ratelimit.New(pollsPerSecond, 1),
-		offers:   ratelimit.New(offersPerSecond, offersAtOnce),
-		reports:  ratelimit.New(reportsPerSecond, reportsAtOnce),
-		issuing:  ratelimit.NewFairSemaphore(2*issuedAtOnce*max(2, runtime.GOMAXPROCS(0)), issuedAtOnce),
-		ending:   ratelimit.NewFairSemaphore(2*endedAtOnce*max(2, runtime.GOMAXPROCS(0)), endedAtOnce),
-		ordering: ratelimit.NewFairSemaphore(2*orderedAtOnce*max(2, runtime.GOMAXPROCS(0)), orderedAtOnce),
+		conns:      connections{open: map[net.Conn]*openConnection{}},
+		health:     &health{checks: cfg.Ready, log: cfg.Log, now: cfg.Now},
+		pace:       ratelimit.New(callsPerSecond, callsAtOnce),
+		polls:      ratelimit.New(pollsPerSecond, 1),
+		offers:     ratelimit.New(offersPerSecond, offersAtOnce),
+		reports:    ratelimit.New(reportsPerSecond, reportsAtOnce),
+		issuing:    ratelimit.NewFairSemaphore(2*issuedAtOnce*max(2, runtime.GOMAXPROCS(0)), issuedAtOnce),
+		ending:     ratelimit.NewFairSemaphore(2*endedAtOnce*max(2, runtime.GOMAXPROCS(0)), endedAtOnce),
+		ordering:   ratelimit.NewFairSemaphore(2*orderedAtOnce*max(2, runtime.GOMAXPROCS(0)), orderedAtOnce),
+		confirming: ratelimit.NewFairSemaphore(confirmedAtOnce, confirmedByOne),
+		searching:  ratelimit.NewFairSemaphore(searchedAtOnce, searchedByOne),
 	}
 	for _, rs := range cfg.ResourceServers {
 		s.audiences[rs.ID] = append(s.audiences[rs.ID], rs.Audiences...)

@@ -336,6 +336,11 @@ func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, param
 // ListInForce returns which of a sandbox's own credentials are in force.
 func (s *Server) ListInForce(w http.ResponseWriter, r *http.Request) {
 	serve(s, w, r, "listInForce", func(who attest.Identity) error {
+		leave, err := enter(s.confirming, who) // before the body, which costs as much to read as its answer to find
+		if err != nil {
+			return err
+		}
+		defer leave()
 		ask, err := readOrder[InForceRequest](s, w, r, who)
 		if err != nil {
 			return err
