@@ -87,7 +87,12 @@ func (b *Broker) Listen(ctx context.Context, who people.Person, after string) (*
 	if err != nil {
 		return nil, ErrCrowded
 	}
-	l := &Listener{events: make(chan []Event, backlog), voter: approval.VoterOf(who), after: after, broken: map[string]bool{}}
+	voter, err := b.upsertPerson(ctx, who) // by a newer token, the person may have left groups
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	l := &Listener{events: make(chan []Event, backlog), voter: voter, after: after, broken: map[string]bool{}}
 	l.Events = l.events
 	l.close = func() {
 		defer leave()

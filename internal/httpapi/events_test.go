@@ -393,3 +393,41 @@ func TestInvalidGroupNamesAreRefused(t *testing.T) {
 	}
 	s.DB.Check(t)
 }
+
+// The events follow the newest groups that Brevet knows, as the list does, also for a person who presents an older token.
+func TestEventsFollowTheNewestGroups(t *testing.T) {
+	t.Parallel()
+	s := testkit.NewStack(t, withPeople)
+	id := waiting(t, s.Client(t, agent), askFor("git.issues.write"))
+	old := s.IDToken(t, "bob")
+	// begins returns what a stream says first: all that waits.
+	begins := func() string {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/v1/approvals/events", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+old)
+		resp, err := s.HTTP(t, nil).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body) // until the time is over
+		if err := resp.Body.Close(); err != nil || !strings.Contains(string(text), "event: current") {
+			t.Fatalf("got %s, %v", text, err)
+		}
+		return string(text)
+	}
+	if text := begins(); !strings.Contains(text, id) {
+		t.Errorf("got %s, want %s", text, id)
+	}
+	time.Sleep(time.Second) // tokens say in seconds when they were issued
+	s.Know(devstack.DevPerson{Username: "bob", Name: "Bob", Groups: []string{"staff"}})
+	if list, err := s.Person(t, "bob").Approvals(t.Context(), 10); err != nil || len(list.Approvals) > 0 {
+		t.Fatalf("got %+v, %v, want nothing after bob has left the group", list, err)
+	}
+	if text := begins(); strings.Contains(text, id) {
+		t.Errorf("got %s, want nothing after bob has left the group", text)
+	}
+}
