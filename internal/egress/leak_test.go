@@ -40,6 +40,11 @@ func TestEncodedSecretsAreMasked(t *testing.T) {
 		"of JavaScript": strings.NewReplacer("+", "%20", "%27", "'", "%2A", "*").Replace(url.QueryEscape(key)),
 		"in JSON":       inJSON(true), "in plain JSON": inJSON(false), "in JSON of PHP": strings.ReplaceAll(inJSON(false), "/", `\/`),
 		"in HTML": html.EscapeString(key),
+		// As the encoders of other languages write this key.
+		"in JSON of .NET": `Kx\u002B7/yQ\u0026\u0022\u003C9 z\u0027=*~`, "in JSON of Gson": `Kx+7/yQ\u0026\"\u003c9 z\u0027\u003d*~`,
+		"in HTML of a Go template": "Kx&#43;7/yQ&amp;&#34;&lt;9 z&#39;=*~", "in HTML of Python": "Kx+7/yQ&amp;&quot;&lt;9 z&#x27;=*~",
+		"in HTML of PHP": "Kx+7/yQ&amp;&quot;&lt;9 z&#039;=*~", "in HTML of Handlebars": "Kx+7/yQ&amp;&quot;&lt;9 z&#x27;&#x3D;*~",
+		"in HTML of Mustache": "Kx+7&#x2F;yQ&amp;&quot;&lt;9 z&#39;&#x3D;*~",
 	}
 	w.host.mux.HandleFunc("/query", func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Location", "/other?"+r.URL.RawQuery)

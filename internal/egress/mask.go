@@ -33,6 +33,9 @@ func spellings(text string) []secret.Text {
 	for _, one := range []string{query, component, inScripts.Replace(component), url.PathEscape(text)} {
 		all = append(all, one, escape.ReplaceAllStringFunc(one, strings.ToLower))
 	}
+	for _, program := range programs {
+		all = append(all, program.Replace(text))
+	}
 	quoted, _ := json.Marshal(text) // a string always encodes
 	for _, one := range []string{inJSON.Replace(text), string(quoted[1 : len(quoted)-1])} {
 		all = append(all, one, strings.ReplaceAll(one, "/", `\/`))
@@ -51,6 +54,17 @@ var (
 	inScripts = strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*")
 	// inJSON makes only the escapes that JSON requires. json.Marshal also escapes for HTML.
 	inJSON = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\t", `\t`)
+	// programs escape as common encoders do that escape more than is required, such as the + / and = of base64: System.Text.Json of
+	// .NET and Gson of Java in JSON, and html/template of Go, Python, PHP, Handlebars and Mustache in HTML.
+	programs = []*strings.Replacer{
+		strings.NewReplacer(`\`, `\\`, "\t", `\t`, "+", `\u002B`, "&", `\u0026`, `"`, `\u0022`, "<", `\u003C`, ">", `\u003E`, "'", `\u0027`, "`", `\u0060`),
+		strings.NewReplacer(`\`, `\\`, "\t", `\t`, `"`, `\"`, "=", `\u003d`, "&", `\u0026`, "<", `\u003c`, ">", `\u003e`, "'", `\u0027`),
+		strings.NewReplacer("+", "&#43;", "&", "&amp;", `"`, "&#34;", "<", "&lt;", ">", "&gt;", "'", "&#39;"),
+		strings.NewReplacer("&", "&amp;", `"`, "&quot;", "<", "&lt;", ">", "&gt;", "'", "&#x27;"),
+		strings.NewReplacer("&", "&amp;", `"`, "&quot;", "<", "&lt;", ">", "&gt;", "'", "&#039;"),
+		strings.NewReplacer("&", "&amp;", `"`, "&quot;", "<", "&lt;", ">", "&gt;", "'", "&#x27;", "=", "&#x3D;", "`", "&#x60;"),
+		strings.NewReplacer("&", "&amp;", `"`, "&quot;", "<", "&lt;", ">", "&gt;", "'", "&#39;", "=", "&#x3D;", "`", "&#x60;", "/", "&#x2F;"),
+	}
 )
 
 func newMask(texts []secret.Text) mask {
