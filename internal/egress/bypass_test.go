@@ -24,6 +24,8 @@ import (
 
 	"github.com/brevet-dev/brevet/internal/egress"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"pgregory.net/rapid"
 )
 
@@ -161,6 +163,47 @@ func TestRuleBypassesAreRefused(t *testing.T) {
 				t.Errorf("the host got %s %s", seen[0].Method, seen[0].RequestURI)
 			}
 		})
+	}
+}
+
+// Over HTTP/2, a sandbox can put a blank into the target of a call. No HTTP/1 host gets a request line that it could split elsewhere.
+func TestBlankInTheTargetIsRefused(t *testing.T) {
+	w := newWorld(t)
+	conn := w.dial(t)
+	fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\n%s\r\n", w.host.name(), basic)
+	if resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: http.MethodConnect}); err != nil || resp.StatusCode != 200 {
+		t.Fatalf("got %v, %v, want a tunnel", resp, err)
+	}
+	cfg := w.trust()
+	cfg.ServerName, cfg.NextProtos = "example.com", []string{"h2"}
+	secured := tls.Client(conn, cfg)
+	_, _ = io.WriteString(secured, http2.ClientPreface)
+	frames := http2.NewFramer(secured, secured)
+	frames.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for _, f := range [][2]string{{":method", "GET"}, {":scheme", "https"}, {":authority", w.host.name()}, {":path", "/key/echo?a HTTP/1.0"}} {
+		_ = encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
+	}
+	if err := errors.Join(frames.WriteSettings(), frames.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: 1, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true,
+	})); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		frame, err := frames.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer, ok := frame.(*http2.MetaHeadersFrame); ok {
+			if got := answer.PseudoValue("status"); got != "403" {
+				t.Errorf("got %s, want 403", got)
+			}
+			break
+		}
+	}
+	if seen := w.host.taken(); len(seen) != 0 {
+		t.Errorf("the host got %s", seen[0].RequestURI)
 	}
 }
 

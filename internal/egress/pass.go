@@ -95,6 +95,10 @@ func (p *passage) prepare(r *http.Request) error {
 	if r.ContentLength > maxBody {
 		return &refusal{code: codeTooLarge}
 	}
+	// HTTP/2 can carry a blank, which would end the target in a request line of HTTP/1.
+	if strings.Contains(p.target.RawQuery, " ") {
+		return &refusal{code: codeNoRule, explanation: "the query has a blank that is not escaped"}
+	}
 	// Match the call that will be sent, not the one that was received.
 	call := egressrule.Call{Method: r.Method, Host: p.target.Host, Path: p.target.EscapedPath()}
 	var err error
