@@ -342,14 +342,15 @@ CREATE TRIGGER quarantines_do_not_change BEFORE UPDATE OR TRUNCATE ON quarantine
     FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
 CREATE TRIGGER quarantines_have_entries AFTER INSERT ON quarantines FOR EACH ROW EXECUTE FUNCTION has_entry();
 
--- The sweeper's fencing token: it grows with each new leader. A move by an earlier leader is refused.
+-- The sweeper's fencing token: it grows by one with each new leader, so nobody can use up the numbers. A move by an earlier leader is
+-- refused.
 CREATE TABLE sweeper_term (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     term     bigint NOT NULL CHECK (term >= 0)
 );
 INSERT INTO sweeper_term (term) VALUES (0);
 CREATE TRIGGER sweeper_term_only_grows BEFORE UPDATE ON sweeper_term FOR EACH ROW
-    WHEN (NEW.term <= OLD.term OR NOT NEW.only_row) EXECUTE FUNCTION forbid_change();
+    WHEN (NEW.term <> OLD.term + 1 OR NOT NEW.only_row) EXECUTE FUNCTION forbid_change();
 CREATE TRIGGER sweeper_term_is_kept BEFORE INSERT OR DELETE OR TRUNCATE ON sweeper_term
     FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
 

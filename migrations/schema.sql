@@ -1541,7 +1541,7 @@ CREATE TRIGGER replicas_read_on AFTER INSERT OR UPDATE ON brevet.replicas FOR EA
 
 CREATE TRIGGER sweeper_term_is_kept BEFORE INSERT OR DELETE OR TRUNCATE ON brevet.sweeper_term FOR EACH STATEMENT EXECUTE FUNCTION brevet.forbid_change();
 
-CREATE TRIGGER sweeper_term_only_grows BEFORE UPDATE ON brevet.sweeper_term FOR EACH ROW WHEN (((new.term <= old.term) OR (NOT new.only_row))) EXECUTE FUNCTION brevet.forbid_change();
+CREATE TRIGGER sweeper_term_only_grows BEFORE UPDATE ON brevet.sweeper_term FOR EACH ROW WHEN (((new.term <> (old.term + 1)) OR (NOT new.only_row))) EXECUTE FUNCTION brevet.forbid_change();
 
 CREATE TRIGGER task_ends_are_kept BEFORE DELETE OR TRUNCATE ON brevet.task_ends FOR EACH STATEMENT EXECUTE FUNCTION brevet.only_pruned();
 

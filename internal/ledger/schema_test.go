@@ -103,6 +103,7 @@ func TestDatabaseRolesHaveOnlyTheirPrivileges(t *testing.T) {
 		{"broker", `DELETE FROM quarantines`, ""},
 		{"broker", `UPDATE sweeper_term SET term = term + 1`, ""},
 		{"broker", `UPDATE sweeper_term SET term = term`, noRight},
+		{"broker", `UPDATE sweeper_term SET term = term + 2`, noRight},
 		{"broker", `UPDATE sweeper_term SET only_row = false` + nothing, noRight},
 		{"broker", `INSERT INTO sweeper_term VALUES (true, 1)`, noRight},
 		{"broker", `DELETE FROM sweeper_term`, noRight},
