@@ -156,13 +156,14 @@ BEGIN
         FOR EACH STATEMENT EXECUTE FUNCTION forbid_change()', name || '_append_only', name);
 END $$;
 
--- add_partition creates a partition after the last one. Its bounds are those of tiles, so that dropping a partition splits no tile.
+-- add_partition creates a partition after the last one. Its bounds are those of tiles, so that dropping a partition splits no tile. Its
+-- lock is one that a login which can only read cannot take, unlike an advisory lock.
 CREATE FUNCTION add_partition(size bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     first bigint;
     name  text;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('brevet/partitions/' || current_schema(), 0));
+    LOCK TABLE entries IN SHARE UPDATE EXCLUSIVE MODE;
     SELECT coalesce(max(p.beyond), 0) INTO first FROM entry_partitions AS p;
     IF size < 256 OR size % 256 <> 0 THEN
         RAISE EXCEPTION 'a partition has whole tiles of 256 entries, not % entries', size USING ERRCODE = 'check_violation';
@@ -181,7 +182,7 @@ DECLARE
     since bigint;
     began timestamptz;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('brevet/partitions/' || current_schema(), 0));
+    LOCK TABLE entries IN SHARE UPDATE EXCLUSIVE MODE;
     LOOP
         SELECT h.size INTO head FROM ledger_head AS h;
         SELECT p.first, p.beyond - p.first AS size INTO last FROM entry_partitions AS p ORDER BY p.first DESC LIMIT 1;

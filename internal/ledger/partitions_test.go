@@ -106,6 +106,18 @@ func TestEntryWithoutAPartitionIsRefused(t *testing.T) {
 	db.Check(t)
 }
 
+// A login that can only read can take any advisory lock, and still not keep partitions from being created.
+func TestReadersCannotStopNewPartitions(t *testing.T) {
+	t.Parallel()
+	db := testkit.NewDB(t)
+	db.SmallPartitions(t, 1)
+	exec(t, testkit.Connect(t, db.AuditorURL), `SELECT pg_advisory_lock(hashtextextended('brevet/partitions/' || current_schema(), 0))`)
+	grow(t, db.Ledger(t), 300)
+	if got := len(db.Entries(t)); got != 300 {
+		t.Errorf("got %d entries, want 300", got)
+	}
+}
+
 type lockedBuffer struct {
 	mu  sync.Mutex
 	all bytes.Buffer

@@ -101,6 +101,27 @@ func TestCheckpointsCoverTheEntryTree(t *testing.T) {
 	}
 }
 
+// A login that can only read can take any advisory lock, and still not keep checkpoints from being signed.
+func TestReadersCannotStopCheckpoints(t *testing.T) {
+	t.Parallel()
+	db, n := testkit.NewDB(t), newNotary(t)
+	_, err := testkit.Connect(t, db.AuditorURL).Exec(t.Context(), `SELECT pg_advisory_lock(hashtextextended('brevet/checkpoint/' || current_schema(), 0))`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := db.Ledger(t)
+	grow(t, l, 3)
+	sealed(t, l, n)
+	if got := checkpoints(t, db); len(got) != 1 || got[0].Size != 3 {
+		t.Errorf("got the checkpoints %v, want one of 3 entries", got)
+	}
+	for _, sql := range []string{`SELECT FROM deployment FOR UPDATE`, `LOCK TABLE entries IN SHARE UPDATE EXCLUSIVE MODE`} {
+		if _, err := testkit.Connect(t, db.AuditorURL).Exec(t.Context(), sql); err == nil {
+			t.Errorf("a reader can take the lock of %s", sql)
+		}
+	}
+}
+
 func TestReplicasSignOneCheckpointSequence(t *testing.T) {
 	t.Parallel()
 	db, n := testkit.NewDB(t), newNotary(t)
