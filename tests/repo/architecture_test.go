@@ -44,7 +44,7 @@ var arrows = map[string][]string{
 	"broker":                      {"attest", "broker/approval", "internal/dpop", "internal/passkey", "internal/people", "internal/ratelimit", "internal/secret", "internal/token", "internal/wait", "scopes", "scopes/egressrule"},
 	"internal/mint":               {"broker", "internal/jws", "internal/secret", "internal/wait", "scopes"},
 	"internal/tokencache":         {"broker"},
-	"internal/ledger/leader":      {"broker", "internal/ledger/postgres", "internal/wait"},
+	"internal/ledger/leader":      {"broker", "internal/ledger/postgres", "internal/wait", "migrations"},
 	"internal/ledger/postgres":    {"broker", "migrations"},
 	"internal/ledger/record":      {"attest", "broker", "scopes"},
 	"internal/ledger/retention":   {"internal/ledger/postgres", "internal/ledger/record", "internal/wait", "migrations"},

@@ -16,6 +16,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/wait"
+	"github.com/brevet-dev/brevet/migrations"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -38,6 +39,16 @@ const (
 
 // leaderLock is the key of the advisory lock of the leadership @office.
 const leaderLock = `hashtextextended('brevet/' || @office || '/' || current_schema(), 0)`
+
+// holderSQL finds the session that holds the lock of the leadership @office, and says whether its login is a stranger's: neither
+// a broker's nor the owner's. Any login of the database can take an advisory lock.
+const holderSQL = `
+	SELECT a.usename, NOT pg_has_role(a.usesysid, '` + migrations.BrokerRole + `', 'MEMBER') AND NOT pg_has_role(
+		a.usesysid, (SELECT relowner FROM pg_class WHERE oid = 'ledger_head'::regclass), 'MEMBER') AS stranger
+	FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
+	WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+		AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+		AND l.classid::bigint << 32 | l.objid::bigint = ` + leaderLock
 
 // Election acquires leaderships for one replica, and knows which it has. It is safe for concurrent use.
 type Election struct {
@@ -73,11 +84,7 @@ func (e *Election) ReadLeaderships(ctx context.Context, conn *pgxpool.Conn, s *b
 		name   string
 		office *broker.Leadership
 	}{{sweeperLeadership, &s.Sweeper}, {witnessLeadership, &s.Witnesses}} {
-		err := conn.QueryRow(ctx, `
-			SELECT EXISTS (
-				SELECT FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-					AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-					AND l.classid::bigint << 32 | l.objid::bigint = `+leaderLock+`)`,
+		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM (`+holderSQL+`) AS h WHERE NOT h.stranger)`,
 			pgx.NamedArgs{"office": o.name}).Scan(&o.office.Held)
 		if err != nil {
 			return err
@@ -94,6 +101,7 @@ type candidate struct {
 	leadership string
 	assume     func(ctx context.Context, conn *pgx.Conn) (term int64, err error)
 	conn       *pgx.Conn // nil if not connected
+	stranger   string    // the login that was last found to hold the lock without being a broker's
 }
 
 // run waits for the leadership and then calls do.
@@ -130,6 +138,9 @@ func (c *candidate) win(ctx context.Context) (int64, error) {
 	err := c.conn.QueryRow(ctx, `
 		SELECT pg_try_advisory_lock(`+leaderLock+`)`,
 		pgx.NamedArgs{"office": c.leadership}).Scan(&won)
+	if err == nil && !won {
+		err = c.accuse(ctx)
+	}
 	if err != nil || !won {
 		return 0, err
 	}
@@ -138,6 +149,20 @@ func (c *candidate) win(ctx context.Context) (int64, error) {
 		err = postgres.Warned(c.conn)
 	}
 	return term, err
+}
+
+// accuse logs that a login that is not a broker's holds the lock: then no replica can lead.
+func (c *candidate) accuse(ctx context.Context) error {
+	var login string
+	err := c.conn.QueryRow(ctx, `SELECT h.usename FROM (`+holderSQL+`) AS h WHERE h.stranger`, pgx.NamedArgs{"office": c.leadership}).Scan(&login)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	if login != "" && login != c.stranger {
+		c.election.log.ErrorContext(ctx, "no replica can lead, because another login holds the lock: end its session", "leadership", c.leadership, "login", login)
+	}
+	c.stranger = login
+	return nil
 }
 
 // newTerm increments the sweeper's term while it holds the lock on the head. All outcomes of an earlier term are committed

@@ -3,7 +3,9 @@ package leader_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,6 +92,35 @@ func depose(t *testing.T, owner *pgx.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Any login of the database can take the lock of a leader. Then no replica leads, and the log and the status say so.
+func TestForeignLockIsReported(t *testing.T) {
+	t.Parallel()
+	db := testkit.NewDB(t)
+	reader := testkit.Connect(t, db.AuditorURL)
+	if _, err := reader.Exec(t.Context(), `SELECT pg_advisory_lock(hashtextextended('brevet/sweeper/' || current_schema(), 0))`); err != nil {
+		t.Fatal(err)
+	}
+	var log testkit.Buffer
+	l, err := ledger.Open(t.Context(), ledger.Config{URL: db.BrokerURL, Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	ctx, cancel := context.WithCancel(t.Context())
+	reigns, ended := run(ctx, l)
+	until(t, "the log names the login", func() bool { return strings.Contains(log.String(), "login="+reader.Config().User) })
+	if s := status(t, l); s.Sweeper.Held || len(reigns) > 0 {
+		t.Errorf("got %+v and %d leaders, want none", s.Sweeper, len(reigns))
+	}
+	_ = reader.Close(t.Context())
+	within(t, "a replica leads", reigns)
+	if s := status(t, l); !s.Sweeper.Held {
+		t.Errorf("got %+v, want that a replica leads", s.Sweeper)
+	}
+	cancel()
+	<-ended
 }
 
 func TestOneReplicaLeads(t *testing.T) {
