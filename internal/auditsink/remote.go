@@ -36,15 +36,27 @@ var errRejected = errors.New("the receiver rejected the entries")
 // NewPush returns a sink that POSTs each batch to a URL, and retries for five minutes until the receiver accepts the batch.
 // Parquet has no such form.
 func NewPush(target string, header Header, form Form) (Sink, error) {
-	u, err := url.Parse(target)
-	if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())) {
-		return nil, fmt.Errorf("%q is not an https URL", target)
+	if err := checkURL(target); err != nil {
+		return nil, err
 	}
 	if form.Format == export.Parquet {
 		return nil, errors.New("a receiver takes lines, and a Parquet file has none: choose another format")
 	}
-	client := &http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	return &push{target, header, form, client}, nil
+	return &push{target, header, form, newClient()}, nil
+}
+
+// checkURL returns an error unless entries and a secret header may be sent to a URL: over TLS, or within this machine.
+func checkURL(target string) error {
+	u, err := url.Parse(target)
+	if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())) {
+		return fmt.Errorf("%q is not an https URL", target)
+	}
+	return nil
+}
+
+// newClient returns a client that follows no redirect, because Go would send the header to the other host too.
+func newClient() *http.Client {
+	return &http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 func loopback(host string) bool { return host == "127.0.0.1" || host == "localhost" || host == "::1" }
@@ -121,7 +133,10 @@ func (*collected) ForceFlush(context.Context) error                    { return 
 
 // NewOTLP returns a sink that sends each entry as a log record (OTLP/HTTP). source names the log.
 func NewOTLP(endpoint string, header Header, source string) (Sink, error) {
-	options := []otlploghttp.Option{otlploghttp.WithEndpointURL(endpoint), otlploghttp.WithRetry(otlploghttp.RetryConfig{
+	if err := checkURL(endpoint); err != nil {
+		return nil, err
+	}
+	options := []otlploghttp.Option{otlploghttp.WithEndpointURL(endpoint), otlploghttp.WithHTTPClient(newClient()), otlploghttp.WithRetry(otlploghttp.RetryConfig{
 		Enabled: true, InitialInterval: time.Second, MaxInterval: maxPause, MaxElapsedTime: patience,
 	})}
 	if header.Name != "" {
