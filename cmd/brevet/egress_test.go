@@ -363,6 +363,8 @@ func TestEgressEnvRefusesFoldersThatOthersCanWrite(t *testing.T) {
 	cases := map[string]func(dir string) error{
 		"the folder is writable by a group":     mode("", 0o770),
 		"the folder is writable by all":         mode("", 0o777),
+		"a folder above is writable by a group": func(dir string) error { return shareAbove(dir, 0o775) },
+		"a folder above is writable by all":     func(dir string) error { return shareAbove(dir, 0o777) },
 		"the folder is a link":                  link(""),
 		"the address is writable by a group":    mode("address", 0o620),
 		"the password is writable by all":       mode("password", 0o602),
@@ -391,6 +393,12 @@ func TestEgressEnvRefusesFoldersThatOthersCanWrite(t *testing.T) {
 			}
 		})
 	}
+}
+
+// shareAbove lets others write to the folder above, and enter the one above that.
+func shareAbove(dir string, mode os.FileMode) error {
+	above := filepath.Dir(dir)
+	return errors.Join(os.Chmod(above, mode), os.Chmod(filepath.Dir(above), 0o755))
 }
 
 // leaveSocket leaves a socket behind, as a killed gateway does.

@@ -88,7 +88,16 @@ func ReadEndpoint(dir string) (Endpoint, error) {
 	if err := checkPrivate(filepath.Join(dir, databaseSocket)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Endpoint{}, err
 	}
-	// Nobody else can replace the files now, because they are in a folder that only its owner can change.
+	// Programs look in the folder for as long as they run, so nobody else may be able to replace it later either.
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("reading the gateway's folder: %w", err)
+	}
+	for _, path := range []string{dir, real} {
+		if trusted, err := private.TrustedPath(path); err != nil || !trusted {
+			return Endpoint{}, errors.Join(fmt.Errorf("a folder above %s %w", dir, ErrNotPrivate), err)
+		}
+	}
 	address, err := os.ReadFile(filepath.Join(dir, addressFile))
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("reading the gateway's address: %w", err)

@@ -4,6 +4,7 @@
 package private
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -82,6 +83,33 @@ func Ours(info os.FileInfo) bool {
 func Trusted(info os.FileInfo) bool {
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	return ok && (int(owner.Uid) == os.Getuid() || owner.Uid == 0) && info.Mode()&os.ModeSymlink == 0 && info.Mode().Perm()&0o022 == 0
+}
+
+// TrustedPath reports whether only the current user and root can make a path lead elsewhere. A folder above it that others can write
+// to must be sticky, as /tmp is, or below one that others cannot enter. Otherwise they could put a folder of theirs in place of one.
+func TrustedPath(path string) (bool, error) {
+	whole, err := filepath.Abs(path)
+	if err != nil {
+		return false, err
+	}
+	for end, c := range whole {
+		if c != filepath.Separator {
+			continue
+		}
+		info, err := os.Lstat(cmp.Or(whole[:end], "/"))
+		if err != nil {
+			return false, err
+		}
+		owner, ok := info.Sys().(*syscall.Stat_t)
+		link, mode := info.Mode()&os.ModeSymlink != 0, info.Mode()
+		switch {
+		case !ok || !Ours(info) && owner.Uid != 0, !link && mode.Perm()&0o022 != 0 && mode&os.ModeSticky == 0:
+			return false, nil
+		case !link && mode.Perm()&0o011 == 0:
+			return true, nil
+		}
+	}
+	return true, nil
 }
 
 // Resolve returns the path of a file. A name without a slash is in the folder. Any other path must have a parent folder to
