@@ -59,10 +59,13 @@ func newEvidence(cfg Config) *evidence {
 	}
 }
 
-// entry takes the next entry. It returns false if the entry's index is lower than the next one.
+// maxIndex is more than the index of any entry. Beyond it, the next index could overflow.
+const maxIndex = 1 << 62
+
+// entry takes the next entry. It returns false if the entry's index is lower than the next one, or impossible.
 func (v *evidence) entry(e Entry, body tlog.Hash) bool {
 	v.absent(e.Index)
-	if e.Index < v.next {
+	if e.Index < v.next || e.Index >= maxIndex {
 		v.entries.at(EntryInserted, e.Index, "an entry has index %d, and the next index is %d", e.Index, v.next)
 		return false
 	}
@@ -92,14 +95,19 @@ func (v *evidence) entry(e Entry, body tlog.Hash) bool {
 
 // absent passes over pruned entries, with the hashes that tiles keep of them. It ends before entries that were not pruned.
 func (v *evidence) absent(to int64) {
-	for v.next < min(to, v.prunes.beyond) {
+	for end := min(to, v.prunes.beyond); v.next < end; {
 		hash, ok := v.tiles.leaf(v.next)
 		if !ok && !v.lost {
 			v.lose()
 		}
+		step := int64(1)
 		if i := slices.IndexFunc(v.prunes.claims, func(c claim) bool { return v.next < c.Beyond }); i >= 0 {
-			v.prunes.claims[i].Dropped++
+			if !ok { // there is nothing to compute, and a claim may name more entries than anybody can count
+				step = min(end, v.prunes.claims[i].Beyond) - v.next
+			}
+			v.prunes.claims[i].Dropped += step
 		}
+		v.next += step - 1
 		v.push(hash, hash)
 	}
 }
