@@ -17,11 +17,16 @@ func TestImpossibleIndexesTakeNoTime(t *testing.T) {
 	for name, items := range map[string][]audit.Item{
 		"the highest index": {audit.Head{Size: 2}, entry(0), entry(math.MaxInt64), entry(1)},
 		"a claim that very many entries were pruned": {
-			audit.Head{Size: 2}, audit.Pruned{Index: math.MaxInt64, Body: fmt.Appendf(nil, `{"first":0,"beyond":%d}`, int64(1)<<62)}, entry(math.MaxInt64 - 1), entry(5),
+			audit.Head{Size: 2},
+			audit.Pruned{Index: math.MaxInt64, Body: fmt.Appendf(nil, `{"first":0,"beyond":%d}`, int64(1)<<62)},
+			entry(math.MaxInt64 - 1),
+			entry(5),
 		},
 		"a tile of very many entries": {
-			audit.Head{Size: 2}, audit.Pruned{Index: math.MaxInt64, Body: fmt.Appendf(nil, `{"first":0,"beyond":%d}`, int64(1)<<62)},
-			audit.Tile{Level: 0, Number: 1 << 53, Hashes: make([]byte, 256*32), Root: make([]byte, 32)}, audit.SignedCheckpoint{Size: math.MaxInt64},
+			audit.Head{Size: 2},
+			audit.Pruned{Index: math.MaxInt64, Body: fmt.Appendf(nil, `{"first":0,"beyond":%d}`, int64(1)<<62)},
+			audit.Tile{Level: 0, Number: 1 << 53, Hashes: make([]byte, 256*32), Root: make([]byte, 32)},
+			audit.SignedCheckpoint{Size: math.MaxInt64},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
