@@ -600,7 +600,7 @@ func TestUrgentEntriesOvertake(t *testing.T) {
 }
 
 // TestUrgentEntriesLeaveTurns checks that an entry of a sandbox is committed although many urgent entries came first, each of which
-// needs a batch of its own.
+// needs a batch of its own (T11).
 func TestUrgentEntriesLeaveTurns(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)

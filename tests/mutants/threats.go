@@ -158,8 +158,15 @@ var threats = []Mutant{
 	{
 		Claim: "T11", Breaks: "commits the queue of a loud sandbox before the command of an admin",
 		File:    "internal/ledger/append.go",
-		Old:     "first, from, ok := left, queue, true\n\t\tselect {\n\t\tcase first, ok = <-urgent:\n\t\t\tfrom = urgent\n",
-		New:     "first, from, ok := left, queue, true\n\t\tahead := queue\n\t\tif left != nil {\n\t\t\tahead = nil\n\t\t}\n\t\tselect {\n\t\tcase first, ok = <-ahead:\n",
+		Old:     "case ready(turn):\n",
+		New:     "case ready(normally):\n\t\t\tturn = normally\n\t\tcase ready(turn):\n",
 		Package: "internal/ledger", Test: "^TestUrgentEntriesOvertake$",
+	},
+	{
+		Claim: "T11", Breaks: "lets the orders of a loud admin stop the requests of all sandboxes",
+		File:    "internal/ledger/append.go",
+		Old:     "turn = 1 - turn\n\t}\n",
+		New:     "turn = urgently\n\t}\n",
+		Package: "internal/ledger", Test: "^TestUrgentEntriesLeaveTurns$",
 	},
 }
