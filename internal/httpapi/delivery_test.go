@@ -113,7 +113,7 @@ const goodObject = `{"token":"` + password + `","uses":9007199254740993}`
 
 const notesBody = `{"scope":"vault.notes.read","task":"t-1"}`
 
-// A credential with a lease is renewed once, after it was written and flushed. If the response was not written completely, the
+// C7: a credential with a lease is renewed once, after it was written and flushed. If the response was not written completely, the
 // credential is revoked, whatever went wrong.
 func TestLeaseIsRenewedOnlyAfterDelivery(t *testing.T) {
 	t.Parallel()

@@ -77,6 +77,18 @@ var crashes = []Mutant{
 		Package: "broker", Test: "^TestDynamicCredentialOrdersEvents/^not_written_.C7.$",
 	},
 	{
+		Claim: "C7", Breaks: "renews a credential whose answer a panic has cut off",
+		File: "broker/issue.go",
+		Old:  "\terr = errUndelivered // also after a panic\n", New: "",
+		Package: "internal/httpapi", Test: "^TestLeaseIsRenewedOnlyAfterDelivery$",
+	},
+	{
+		Claim: "C7", Breaks: "takes an answer that it could not flush for delivered",
+		File: "internal/httpapi/tokens.go",
+		Old:  "\t\terr = http.NewResponseController(inner).Flush()\n", New: "\t\t_ = http.NewResponseController(inner).Flush()\n",
+		Package: "internal/httpapi", Test: "^TestLeaseIsRenewedOnlyAfterDelivery$",
+	},
+	{
 		Claim: "C8", Breaks: "leaves a revocation that another replica has begun",
 		File: "broker/sweep.go",
 		Old:  "return s.revoke(ctx, h, s.term).Why == \"\"", New: "return false",

@@ -39,6 +39,12 @@ var threats = []Mutant{
 		Package: "internal/ledger", Test: "^TestForgedApprovals$",
 	},
 	{
+		Claim: "T3", Breaks: "counts approvals without checking the signatures of their passkeys",
+		File: "broker/approval/approval.go",
+		Old:  "p.Entitled(v.Voter, says, r) == nil && p.signed(v, r) == nil", New: "p.Entitled(v.Voter, says, r) == nil",
+		Package: "broker/approval", Test: "^TestNoVoteCountsWithoutASignature$",
+	},
+	{
 		Claim: "T4", Breaks: "may make Vault tokens that hold the default policy too",
 		File: "internal/mint/policy.hcl",
 		Old:  "\"no_default_policy\" = [true]", New: "\"no_default_policy\" = []",
