@@ -11,6 +11,8 @@ import (
 var (
 	// ErrLedgerUnavailable: the record could not be made durable.
 	ErrLedgerUnavailable = errors.New("ledger is unavailable")
+	// ErrLedgerFull: the record could not be made durable because the disk of the database is full. It wraps ErrLedgerUnavailable.
+	ErrLedgerFull = fmt.Errorf("%w: the disk of its database is full", ErrLedgerUnavailable)
 	// ErrVaultUnavailable: Vault did not answer, is sealed, or refused for a temporary reason.
 	ErrVaultUnavailable = errors.New("vault is unavailable")
 	// ErrMintMismatch: the credential that Vault returned differs from the recorded intent.

@@ -202,6 +202,7 @@ type LedgerStatus struct {
 	Entries   int64         // in the ledger
 	Bytes     int64         // of all tables and indexes on disk
 	Unrevoked int64         // credentials that should be dead but may not be
+	Full      bool          // the server's disk is full, as far as this replica knows
 	// Sweeper is the leadership for the sweep. Witnesses is the leadership for sending checkpoints to witnesses.
 	Sweeper, Witnesses Leadership
 	// Checkpoint is the latest one. It is zero if there is none.

@@ -83,6 +83,7 @@ func TestEveryProblemMatchesASentinelError(t *testing.T) {
 		openapi.CodeIdempotencyMismatch:  client.ErrConflict,
 		openapi.CodeRateLimited:          client.ErrRateLimited,
 		openapi.CodeLedgerUnavailable:    client.ErrUnavailable,
+		openapi.CodeLedgerFull:           client.ErrUnavailable,
 		openapi.CodeOverloaded:           client.ErrUnavailable,
 		openapi.CodeVaultUnavailable:     client.ErrUnavailable,
 		openapi.CodeMintMismatch:         client.ErrUnavailable,

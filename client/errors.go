@@ -69,6 +69,7 @@ var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodeIdempotencyMismatch:  ErrConflict,
 	openapi.CodeRateLimited:          ErrRateLimited,
 	openapi.CodeLedgerUnavailable:    ErrUnavailable,
+	openapi.CodeLedgerFull:           ErrUnavailable,
 	openapi.CodeOverloaded:           ErrUnavailable,
 	openapi.CodeVaultUnavailable:     ErrUnavailable,
 	openapi.CodeVaultRefused:         ErrVaultRefused,

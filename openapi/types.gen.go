@@ -293,6 +293,7 @@ const (
 	CodeInvalidParameter     ProblemCode = "invalid_parameter"
 	CodeInvalidRequest       ProblemCode = "invalid_request"
 	CodeInvalidToken         ProblemCode = "invalid_token"
+	CodeLedgerFull           ProblemCode = "ledger_full"
 	CodeLedgerUnavailable    ProblemCode = "ledger_unavailable"
 	CodeMalformedBody        ProblemCode = "malformed_body"
 	CodeMethodNotAllowed     ProblemCode = "method_not_allowed"
@@ -351,6 +352,8 @@ func (e ProblemCode) Valid() bool {
 	case CodeInvalidRequest:
 		return true
 	case CodeInvalidToken:
+		return true
+	case CodeLedgerFull:
 		return true
 	case CodeLedgerUnavailable:
 		return true
@@ -1377,7 +1380,7 @@ type Problem struct {
 	// - 422: `invalid_request` a member has an invalid type or value; `idempotency_mismatch` the key was used for a
 	//   different request; `invalid_catalogue`; `too_broad` the search took too long.
 	// - 429: `rate_limited`. 500: `internal`.
-	// - 503, retry later: `ledger_unavailable`, `vault_unavailable`, `bundle_unavailable`, `provider_unavailable`,
+	// - 503, retry later: `ledger_unavailable`, `ledger_full` the disk of the server's database is full, `vault_unavailable`, `bundle_unavailable`, `provider_unavailable`,
 	//   `overloaded`, `superseded` the catalogue is changing, `not_sealed` no checkpoint covers the entry yet,
 	//   `mint_mismatch` Vault returned a different credential. 503, an admin must act: `vault_refused`.
 	Code ProblemCode `json:"code"`
@@ -1434,7 +1437,7 @@ type Problem struct {
 //   - 422: `invalid_request` a member has an invalid type or value; `idempotency_mismatch` the key was used for a
 //     different request; `invalid_catalogue`; `too_broad` the search took too long.
 //   - 429: `rate_limited`. 500: `internal`.
-//   - 503, retry later: `ledger_unavailable`, `vault_unavailable`, `bundle_unavailable`, `provider_unavailable`,
+//   - 503, retry later: `ledger_unavailable`, `ledger_full` the disk of the server's database is full, `vault_unavailable`, `bundle_unavailable`, `provider_unavailable`,
 //     `overloaded`, `superseded` the catalogue is changing, `not_sealed` no checkpoint covers the entry yet,
 //     `mint_mismatch` Vault returned a different credential. 503, an admin must act: `vault_refused`.
 type ProblemCode string

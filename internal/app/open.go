@@ -108,7 +108,7 @@ func (s *service) openLedger(ctx context.Context) error {
 	}
 	s.book, err = ledger.Open(ctx, ledger.Config{
 		URL: databaseURL.Reveal(), MaxConns: cfg.MaxConnections, AuditURL: auditURL.Reveal(), AuditConns: cfg.AuditConnections,
-		URLOptions: cfg.urlOptions(), Log: s.Log, Tracer: otelpgx.NewTracer(), OnSealed: s.gauges.Sealed, OnRoom: s.gauges.Room, Now: s.Now,
+		URLOptions: cfg.urlOptions(), Log: s.Log, Tracer: otelpgx.NewTracer(), OnSealed: s.gauges.Sealed, OnRoom: s.gauges.Room, OnFull: s.gauges.DiskFull, Now: s.Now,
 	})
 	if err != nil {
 		return fmt.Errorf("opening the ledger with the URL in %s (postgres.url_file): %w", cfg.URLFile, err)
@@ -397,6 +397,7 @@ func (s *service) openAPI(ctx context.Context) (err error) {
 		ResourceServers: resourceServers, BootstrapAdmin: s.people.bootstrap, Bootstrap: s.book,
 		Ready: []httpapi.Check{
 			{Name: "ledger", Probe: s.book.Ready},
+			{Name: "ledger_disk", Probe: s.book.HasRoom},
 			{Name: "vault", Probe: s.minter.Ready},
 			{Name: "bundles", Probe: s.anyBundle},
 			{Name: "certificate", Probe: s.served.ready},

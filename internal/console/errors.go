@@ -88,6 +88,7 @@ var troubles = []trouble{
 	{broker.ErrTooBroad, "too_broad", http.StatusUnprocessableEntity, "Search too broad", "The search exceeded its limit of two seconds and was cancelled.", "Narrow it by a time, a scope or a sandbox."},
 	{broker.ErrNotFound, "not_found", http.StatusNotFound, "Not found", "The page does not exist, or you may not see it.", "Check the address, or open one of the pages above."},
 	{audit.ErrNotYet, "not_sealed", http.StatusServiceUnavailable, "No checkpoint yet", "No signed checkpoint covers the entry yet.", "Try again in a few seconds."},
+	{broker.ErrLedgerFull, "ledger_full", http.StatusServiceUnavailable, "Database disk full", "The disk of PostgreSQL is full, so Brevet could not record the call. What was not recorded was not done.", "Ask the operator to free space. Brevet continues by itself within seconds."},
 	{broker.ErrLedgerUnavailable, "ledger_unavailable", http.StatusServiceUnavailable, "Ledger unavailable", "PostgreSQL does not respond. The console can show and change nothing without it.", "Try again in a few seconds."},
 	{broker.ErrVaultUnavailable, "vault_unavailable", http.StatusServiceUnavailable, "Vault unavailable", "Vault does not respond. If you ended a task or revoked credentials, Brevet has recorded the order and completes it when Vault responds again.", "Check again in a few seconds."},
 }

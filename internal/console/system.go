@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -27,6 +28,7 @@ const (
 	stateOK       = "OK"
 	stateDegraded = "Degraded"
 	stateDown     = "Down"
+	diskFull      = "its disk is full"
 )
 
 // Vault reports the health of Vault and the signing keys. Status returns broker.ErrVaultUnavailable if Vault does not
@@ -98,6 +100,9 @@ func touches(reach broker.Reach, domain string) bool {
 func (c *Console) ledgerParts(ctx context.Context, everywhere bool) []part {
 	s, err := c.ledgerStatus.read(ctx, c.cfg.Now, c.cfg.Ledger.Status)
 	if err != nil {
+		if errors.Is(err, broker.ErrLedgerFull) {
+			return []part{{"PostgreSQL", stateDown, []string{diskFull}, "PostgreSQL does not respond since its disk became full. Free space on its volume, and check that it starts again. Brevet continues by itself within seconds."}}
+		}
 		return []part{{"PostgreSQL", stateDown, nil, "Brevet cannot decide, issue or revoke without it. Check the server and its connections. Pending revocations continue when it responds again."}}
 	}
 	postgres := part{"PostgreSQL", stateOK, []string{
@@ -107,6 +112,9 @@ func (c *Console) ledgerParts(ctx context.Context, everywhere bool) []part {
 		postgres.Facts = append(postgres.Facts, fmt.Sprintf("%d entries, %.1f MiB on disk", s.Entries, float64(s.Bytes)/(1<<20)))
 	}
 	switch {
+	case s.Full:
+		postgres.Word, postgres.Facts = stateDown, append(postgres.Facts, diskFull)
+		postgres.Next = "Brevet issues nothing, and may be unable to record revocations. Free space on the volume of PostgreSQL, or enlarge it. Brevet continues by itself within seconds."
 	case s.RoundTrip > slowDatabase:
 		postgres.Word, postgres.Next = stateDegraded, "Responses are slow, which slows every request. Check the load of the server and the network."
 	case !s.Primary:

@@ -23,11 +23,13 @@ type Config struct {
 	Dir string
 	// VaultAudit makes Vault write every request and response to [Vault.AuditFile], with secrets as HMACs.
 	VaultAudit bool
+	// WithoutVault starts PostgreSQL alone. Stack.Vault is then nil.
+	WithoutVault bool
 	// Progress receives human-readable progress lines, from several goroutines. If nil, progress is not reported.
 	Progress func(line string)
 }
 
-// Stack is a running PostgreSQL and a running, unsealed Vault.
+// Stack is a running PostgreSQL and a running, unsealed Vault, unless it was started without Vault.
 type Stack struct {
 	Postgres *Postgres
 	Vault    *Vault
@@ -37,7 +39,7 @@ type Stack struct {
 	err   error
 }
 
-// Start starts both servers in parallel. If it returns an error, neither server runs. The context bounds the start only;
+// Start starts the servers in parallel. If it returns an error, no server runs. The context bounds the start only;
 // Close stops the servers. The first start on a machine without `vault` or `bao` builds a Vault core, which takes
 // minutes; later starts take about a second.
 //
@@ -58,12 +60,14 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	}
 	stack := &Stack{
 		Postgres: &Postgres{dir: dir, progress: progress},
-		Vault:    &Vault{dir: dir, audited: cfg.VaultAudit, progress: progress},
 		lock:     lock,
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return stack.Postgres.open(groupCtx) })
-	group.Go(func() error { return stack.Vault.open(groupCtx) })
+	if !cfg.WithoutVault {
+		stack.Vault = &Vault{dir: dir, audited: cfg.VaultAudit, progress: progress}
+		group.Go(func() error { return stack.Vault.open(groupCtx) })
+	}
 	if err := group.Wait(); err != nil {
 		return nil, errors.Join(err, stack.Close())
 	}
@@ -86,7 +90,10 @@ func Prepare(ctx context.Context, progress func(line string)) error {
 // Close stops Vault, then PostgreSQL, and releases the state folder. Further calls return the result of the first.
 func (s *Stack) Close() error {
 	s.close.Do(func() {
-		s.err = errors.Join(s.Vault.shut(), s.Postgres.shut(), s.lock.release())
+		if s.Vault != nil {
+			s.err = s.Vault.shut()
+		}
+		s.err = errors.Join(s.err, s.Postgres.shut(), s.lock.release())
 	})
 	return s.err
 }

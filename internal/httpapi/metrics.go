@@ -79,11 +79,11 @@ func newMetrics(to prometheus.Registerer) (*metrics, error) {
 
 // Gauges are metrics about the broker, the ledger and the witnesses.
 type Gauges struct {
-	unrevoked, size, room prometheus.Gauge
-	cosigned              *prometheus.GaugeVec   // witness
-	failures              *prometheus.CounterVec // witness, why
-	now                   func() time.Time
-	sealed                atomic.Int64 // when the last checkpoint was last verified, in nanoseconds since 1970; zero if never
+	unrevoked, size, room, full prometheus.Gauge
+	cosigned                    *prometheus.GaugeVec   // witness
+	failures                    *prometheus.CounterVec // witness, why
+	now                         func() time.Time
+	sealed                      atomic.Int64 // when the last checkpoint was last verified, in nanoseconds since 1970; zero if never
 }
 
 // NewGauges registers brevet_unrevoked, and the metrics of the ledger and witnesses.
@@ -94,6 +94,8 @@ func NewGauges(to prometheus.Registerer, now func() time.Time) (*Gauges, error) 
 			"Overdue credentials that are not confirmed revoked, seen from the replica that runs the sweeper.").WithLabelValues(),
 		size: reg.gauge("brevet_ledger_checkpoint_size", "Entries that the last checkpoint covers.").WithLabelValues(),
 		room: reg.gauge("brevet_ledger_room", "Entries that fit into the existing partitions.").WithLabelValues(),
+		full: reg.gauge("brevet_ledger_disk_full",
+			"1 while the disk of Postgres is full, as far as this replica knows; it then issues nothing.").WithLabelValues(),
 		cosigned: reg.gauge("brevet_witness_size",
 			"Entries of the last checkpoint that a witness has cosigned, seen from the replica that asks it.", "witness"),
 		failures: reg.counter("brevet_witness_failures_total",
@@ -125,6 +127,14 @@ func (g *Gauges) Sealed(size int64) {
 
 // Room sets how many entries still fit into the ledger.
 func (g *Gauges) Room(entries int64) { g.room.Set(float64(entries)) }
+
+// DiskFull sets whether the disk of Postgres is full.
+func (g *Gauges) DiskFull(full bool) {
+	g.full.Set(0)
+	if full {
+		g.full.Set(1)
+	}
+}
 
 // Cosigned sets the size of the checkpoint that a witness has cosigned.
 func (g *Gauges) Cosigned(witness string, size int64) {

@@ -201,6 +201,8 @@ var answers = []answer{
 		"This replica already handles as many such calls as it can at one time. Brevet did nothing and recorded nothing. Retry after the time in Retry-After, with the same Idempotency-Key if you sent one."),
 	problem(errTooMany, CodeRateLimited, http.StatusTooManyRequests, "Too many concurrent requests",
 		"Your sandbox, or its trust domain, has too many requests in progress. Brevet did nothing and recorded nothing. Wait for their responses, then retry after the time in Retry-After."),
+	problem(broker.ErrLedgerFull, CodeLedgerFull, http.StatusServiceUnavailable, "Ledger disk full",
+		"The disk of the server's database is full, so the server could not record the call. Without a record it delivers no credential and confirms no revocation. Retry after the time in Retry-After; no change is needed. If the problem persists, tell the operator."),
 	problem(broker.ErrLedgerUnavailable, CodeLedgerUnavailable, http.StatusServiceUnavailable, "Ledger unavailable",
 		"The server could not store the record of the decision, and it releases no credential without one. No credential was delivered. Retry after the time in Retry-After."),
 	problem(broker.ErrVaultUnavailable, CodeVaultUnavailable, http.StatusServiceUnavailable, "Vault unavailable",

@@ -44,6 +44,9 @@ func (l *Ledger) append(ctx context.Context, e entry) (*broker.View, error) {
 	if err := l.CheckRollback(); err != nil {
 		return nil, err
 	}
+	if l.disk.full.Load() && e.begins() {
+		return nil, errShed
+	}
 	j := &job{entry: e, done: make(chan answer, 1)}
 	if err := l.enqueue(j); err != nil {
 		return nil, err
@@ -53,7 +56,7 @@ func (l *Ledger) append(ctx context.Context, e entry) (*broker.View, error) {
 	for {
 		select {
 		case a := <-j.done:
-			return a.earlier, a.err
+			return a.earlier, l.disk.explain(a.err)
 		case <-ctx.Done():
 			j.taken.Swap(true)
 			return nil, postgres.Unavailable("waiting for a commit", ctx.Err())
@@ -179,6 +182,12 @@ func take(first *job, from <-chan *job) (records, commands []*job, next *job) {
 
 // flush commits a batch and answers each of its jobs once.
 func (l *Ledger) flush(ctx context.Context, batch []*job) {
+	if l.disk.full.Load() {
+		batch = shed(batch, errShed)
+	}
+	if len(batch) == 0 {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, l.flushTimeout)
 	defer cancel()
 	answers, err := l.commit(ctx, batch)
@@ -200,6 +209,9 @@ func (l *Ledger) flush(ctx context.Context, batch []*job) {
 		return
 	case aboutData(err):
 		answers = same(batch, fmt.Errorf("%w: %s", record.ErrUnrecordable, postgres.Reason(err)))
+	case rolledBack(err) && postgres.Full(err) && begun(batch):
+		l.flush(context.WithoutCancel(ctx), shed(batch, postgres.Unavailable("committing", err))) // what ends something may still find room
+		return
 	case rolledBack(err):
 		answers = same(batch, postgres.Unavailable("committing", err))
 	default:

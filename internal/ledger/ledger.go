@@ -25,6 +25,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/tokencache"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -83,6 +84,9 @@ type Config struct {
 	OnSealed func(size int64)
 	// OnRoom is called regularly with the number of entries that still fit into the existing partitions. It may be nil.
 	OnRoom func(entries int64)
+	// OnFull is called with true when Postgres answers that its disk is full, and with false when the disk has room again. It may
+	// be nil.
+	OnFull func(full bool)
 	// Now is a clock with a monotonic reading. It decides how long cached token state is valid. If it is nil, nothing is
 	// cached and every token lookup goes to Postgres.
 	Now func() time.Time
@@ -112,6 +116,9 @@ type Ledger struct {
 	onRoom    func(entries int64)
 	leaveRoom context.CancelFunc
 	roomEnded chan struct{} // closed when keepRoom has ended
+
+	// disk is what this replica knows of the disk of Postgres.
+	disk disk
 
 	// cache is this replica's cache of token state. It is nil while there is none; asked then requests one from keepCache.
 	cache      atomic.Pointer[tokencache.Cache]
@@ -148,8 +155,12 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	if cfg.OnRoom == nil {
 		cfg.OnRoom = func(int64) {}
 	}
+	if cfg.OnFull == nil {
+		cfg.OnFull = func(bool) {}
+	}
 	l := &Ledger{
-		log: cfg.Log, flushTimeout: cfg.FlushTimeout, urlOptions: cfg.URLOptions, onRoom: cfg.OnRoom,
+		disk: disk{noticed: make(chan struct{}, 1), ended: make(chan struct{}), onFull: cfg.OnFull},
+		log:  cfg.Log, flushTimeout: cfg.FlushTimeout, urlOptions: cfg.URLOptions, onRoom: cfg.OnRoom,
 		now: cfg.Now, asked: make(chan struct{}, 1), forgotten: make(chan struct{}),
 		urgent: make(chan *job, maxQueue), queue: make(chan *job, maxQueue), stopped: make(chan struct{}), crowded: make(chan struct{}, 1), roomEnded: make(chan struct{}),
 	}
@@ -169,6 +180,9 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	room, leaveRoom := context.WithCancel(lasting)
 	l.leaveRoom = leaveRoom
 	go l.keepRoom(room)
+	watching, leaveDisk := context.WithCancel(lasting)
+	l.disk.leave = leaveDisk
+	go l.watchDisk(watching)
 	caching, leaveCache := context.WithCancel(lasting)
 	l.leaveCache = leaveCache
 	go l.keepCache(caching)
@@ -222,6 +236,8 @@ func (l *Ledger) Close() {
 	<-l.stopped
 	l.leaveRoom()
 	<-l.roomEnded
+	l.disk.leave()
+	<-l.disk.ended
 	l.leaveCache()
 	<-l.forgotten
 	l.StopCounting()
@@ -232,6 +248,9 @@ func (l *Ledger) Close() {
 // Ready returns nil if a record could be written now.
 func (l *Ledger) Ready(ctx context.Context) error {
 	if err := l.CheckRollback(); err != nil {
+		return err
+	}
+	if err := l.HasRoom(ctx); err != nil {
 		return err
 	}
 	return postgres.Unavailable("pinging postgres", l.write.Ping(ctx))
@@ -254,6 +273,12 @@ func openPool(ctx context.Context, cfg Config, conns int32, purpose func(*pgxpoo
 // forWriting sets no statement_timeout: a cancelled wait for a standby reports success (see postgres.NoteWarning).
 func (l *Ledger) forWriting(pc *pgxpool.Config) {
 	pc.ConnConfig.OnNotice = postgres.NoteWarning
+	pc.ConnConfig.OnPgError = func(_ *pgconn.PgConn, refused *pgconn.PgError) bool {
+		if postgres.Full(refused) {
+			l.disk.notice()
+		}
+		return refused.SeverityUnlocalized != "FATAL" // as pgconn does: a fatal error closes the connection
+	}
 	pc.AfterConnect = l.checkPrimary
 	params := pc.ConnConfig.RuntimeParams
 	// Planning the append takes longer than running it for one record, so the plan is kept. A kept plan must not suit small

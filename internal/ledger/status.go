@@ -15,15 +15,15 @@ import (
 func (l *Ledger) Status(ctx context.Context) (broker.LedgerStatus, error) {
 	conn, err := l.read.Acquire(ctx)
 	if err != nil {
-		return broker.LedgerStatus{}, postgres.Unavailable("connecting", err)
+		return broker.LedgerStatus{}, l.disk.explain(postgres.Unavailable("connecting", err))
 	}
 	defer conn.Release()
-	var s broker.LedgerStatus
+	s := broker.LedgerStatus{Full: l.disk.full.Load()}
 	for _, part := range []func(context.Context, *pgxpool.Conn, *broker.LedgerStatus) error{
 		l.pingFor, readSizes, readCheckpoints, l.ReadLeaderships,
 	} {
 		if err := part(ctx, conn, &s); err != nil {
-			return broker.LedgerStatus{}, postgres.Unavailable("reading the ledger's status", err)
+			return broker.LedgerStatus{}, l.disk.explain(postgres.Unavailable("reading the ledger's status", err))
 		}
 	}
 	return s, nil

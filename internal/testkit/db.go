@@ -122,6 +122,25 @@ func NewDB(t testing.TB) *DB {
 	return db
 }
 
+// newDBOn creates a migrated database on a server that ends with the test.
+func newDBOn(t testing.TB, server *devstack.Postgres) *DB {
+	t.Helper()
+	name := newName()
+	run(t, server.TCPURL(), "CREATE DATABASE "+name)
+	u := mustParse(t, server.TCPURL())
+	u.Path = "/" + name
+	if err := migrations.Up(t.Context(), u.String(), nil); err != nil {
+		t.Fatalf("migrating: %v", err)
+	}
+	query := u.Query()
+	query.Set("search_path", migrations.Schema)
+	u.RawQuery = query.Encode()
+	db := &DB{AdminURL: u.String()}
+	db.BrokerURL = db.login(t, name+"_broker", migrations.BrokerRole)
+	db.AuditorURL = db.login(t, name+"_auditor", migrations.AuditorRole)
+	return db
+}
+
 // newPool creates a pool of one connection, which is opened at the first use. It closes with the test.
 func newPool(t testing.TB, databaseURL string) *pgxpool.Pool {
 	t.Helper()

@@ -253,7 +253,7 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 		Broker: s.Broker, Attestor: attestor, People: s.verifier(t), Keys: s.Minter, InclusionProofs: s.ledger, LogKeys: s.LogKey,
 		Hosts: []string{"127.0.0.1", s.Addr}, CursorKey: s.ledger.CursorKey(), TrustedProxies: o.TrustedProxies, Bootstrap: s.ledger, Log: log, Registry: s.registry, Now: o.Now,
 		Ready: []httpapi.Check{
-			{Name: "ledger", Probe: s.ledger.Ready}, {Name: "vault", Probe: s.Minter.Ready}, {Name: "bundles", Probe: s.bundlesReady},
+			{Name: "ledger", Probe: s.ledger.Ready}, {Name: "ledger_disk", Probe: s.ledger.HasRoom}, {Name: "vault", Probe: s.Minter.Ready}, {Name: "bundles", Probe: s.bundlesReady},
 		},
 	}
 	cfg.Auditors, cfg.Admins, cfg.Orchestrators = s.roles(o.Auditors), s.roles(o.Admins), s.roles(o.Orchestrators)

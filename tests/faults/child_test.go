@@ -157,7 +157,7 @@ func (s *settings) server(core *broker.Broker, minter keys, book *ledger.Ledger,
 		Broker: core, Attestor: attestor, Keys: minter, InclusionProofs: book, LogKeys: minter.log, Hosts: []string{"127.0.0.1"}, CursorKey: book.CursorKey(),
 		Log: log, Registry: prometheus.NewRegistry(), Now: time.Now,
 		Admins: []httpapi.Role{{ID: spiffeid.RequireFromString(s.Admin), TrustDomains: []spiffeid.TrustDomain{domain}}},
-		Ready:  []httpapi.Check{{Name: "ledger", Probe: book.Ready}, {Name: "vault", Probe: minter.Ready}},
+		Ready:  []httpapi.Check{{Name: "ledger", Probe: book.Ready}, {Name: "ledger_disk", Probe: book.HasRoom}, {Name: "vault", Probe: minter.Ready}},
 	})
 	if err != nil {
 		return nil, err

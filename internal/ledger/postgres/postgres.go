@@ -89,8 +89,24 @@ func Unavailable(doing string, err error) error {
 		return fmt.Errorf("%s: %w: %w", doing, broker.ErrLedgerUnavailable, context.Canceled)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s: %w: %w", doing, broker.ErrLedgerUnavailable, context.DeadlineExceeded)
+	case Full(err):
+		return fmt.Errorf("%s: %w: %s", doing, broker.ErrLedgerFull, Reason(err))
 	}
 	return fmt.Errorf("%s: %w: %s", doing, broker.ErrLedgerUnavailable, Reason(err))
+}
+
+// diskFull is the SQLSTATE disk_full.
+const diskFull = "53100"
+
+// Full reports whether the server answered that its disk is full.
+func Full(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && refused.Code == diskFull
+}
+
+// shortages names the conditions of SQLSTATE class 53, insufficient resources.
+var shortages = map[string]string{
+	diskFull: "disk full", "53200": "out of memory", "53300": "too many connections", "53400": "configuration limit exceeded",
 }
 
 // Reason returns what may be logged about an error of the database.
@@ -104,6 +120,9 @@ func Reason(err error) string {
 	switch {
 	case errors.As(err, &refused):
 		text := "postgres answered SQLSTATE " + refused.Code
+		if shortage := shortages[refused.Code]; shortage != "" {
+			text += " (" + shortage + ")"
+		}
 		if refused.ConstraintName != "" {
 			text += " for " + refused.ConstraintName
 		}
