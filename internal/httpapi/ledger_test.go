@@ -167,12 +167,13 @@ func TestMetricsOfCheckpoints(t *testing.T) {
 	}
 	gauges.Sealed(7)
 	gauges.Room(4000)
+	gauges.DiskFull(true)
 	gauges.Cosigned("w", 5)
 	gauges.NotCosigned("w", "history")
 	now = now.Add(3 * time.Second)
 	text := exposed(t, registry)
 	for _, want := range []string{
-		"brevet_ledger_room 4000", "brevet_ledger_checkpoint_size 7", "brevet_ledger_checkpoint_age_seconds 3", `brevet_witness_size{witness="w"} 5`,
+		"brevet_ledger_room 4000", "brevet_ledger_disk_full 1", "brevet_ledger_checkpoint_size 7", "brevet_ledger_checkpoint_age_seconds 3", `brevet_witness_size{witness="w"} 5`,
 		`brevet_witness_failures_total{why="history",witness="w"} 1`,
 	} {
 		if !strings.Contains(text, want+"\n") {

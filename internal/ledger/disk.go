@@ -73,7 +73,6 @@ func (l *Ledger) watchDisk(ctx context.Context) {
 		l.disk.full.Store(true) // also if the notice came just before the disk was found to have room
 		l.disk.onFull(true)
 		l.log.ErrorContext(ctx, "the disk of postgres is full: nothing is issued until it has room: see docs/deploy.md")
-		began := time.Now()
 		for wait.For(ctx, diskEvery) {
 			select {
 			case <-l.disk.noticed: // of the same shortage
@@ -88,7 +87,7 @@ func (l *Ledger) watchDisk(ctx context.Context) {
 		}
 		l.disk.full.Store(false)
 		l.disk.onFull(false)
-		l.log.InfoContext(ctx, "the disk of postgres has room again", "after", time.Since(began).Round(time.Second))
+		l.log.InfoContext(ctx, "the disk of postgres has room again")
 	}
 }
 

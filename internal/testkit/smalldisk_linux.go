@@ -114,7 +114,7 @@ func (d *SmallDisk) Left(t testing.TB) int64 {
 	if err := syscall.Statfs(d.data, &fs); err != nil {
 		t.Fatal(err)
 	}
-	return int64(fs.Bavail) * fs.Bsize //nolint:gosec // it is smaller than smallDisk
+	return int64(fs.Bavail) * fs.Bsize
 }
 
 // Log returns what the server has logged.

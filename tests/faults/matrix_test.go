@@ -47,7 +47,7 @@ func TestFaults(t *testing.T) {
 	t.Run("crash between quorum and intent", w.quorumPoints)
 	t.Run("servers", w.servers)
 	t.Run("load", w.killsUnderLoad)
-	w.checkLater(t)
+	w.checkLater(t, "the last fault")
 }
 
 // crashPoints kills, panics, stalls and fails a replica at each crash point, for each kind of credential. Another replica lives

@@ -37,12 +37,18 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	return newWorldOn(t, nil)
+}
+
+// newWorldOn is newWorld with another database for the record.
+func newWorldOn(t *testing.T, db *testkit.DB) *world {
+	t.Helper()
 	w := &world{crowd: make(chan struct{}, 3)}
 	stack := testkit.NewStack(t, testkit.Options{
-		Catalogue: catalogue, Admins: []string{adminID}, People: approvers, Rules: approverRules, OnUnrevoked: func(n int) { w.unrevoked.Store(int64(n)) },
+		DB: db, Catalogue: catalogue, Admins: []string{adminID}, People: approvers, Rules: approverRules, OnUnrevoked: func(n int) { w.unrevoked.Store(int64(n)) },
 	})
 	w.stack = stack
-	w.inventory = &inventory{stack: stack, vault: stack.Vault(t), target: stack.TargetURL(t), delivered: map[string]bool{}}
+	w.inventory = &inventory{stack: stack, vault: stack.Vault(t), target: stack.TargetURL(t), delivered: map[string]bool{}, since: time.Now()}
 	w.admin = w.client(t, adminID)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
@@ -212,13 +218,13 @@ func (w *world) check(t *testing.T) {
 	}
 }
 
-// checkLater runs check, a minute after the last fault.
-func (w *world) checkLater(t *testing.T) {
+// checkLater runs check, a minute after what happened.
+func (w *world) checkLater(t *testing.T, what string) {
 	t.Helper()
 	pauseFor(t.Context(), grace+time.Second)
 	t.Run("a minute later", func(t *testing.T) {
 		t.Cleanup(func() {
-			results.other("the record against Vault and the target database, a minute after the last fault", "the same", !t.Failed())
+			results.other("the record against Vault and the target database, a minute after "+what, "the same", !t.Failed())
 		})
 		w.check(t)
 	})
