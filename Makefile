@@ -39,11 +39,11 @@ build: ## Build bin/brevet
 
 .PHONY: test
 test: ready ## Run the tests of all packages against real servers (minutes)
-	$(GO) test -p 3 -shuffle=on -count=1 -timeout 60m -skip '$(BROWSER)|$(SPEED)' $(LONG) $$($(GO) list ./... | grep -v /tests/) ./tests/repo ./tests/mutants
+	$(GO) test -p 3 -shuffle=on -count=1 -timeout 60m -skip '$(BROWSER)|$(SPEED)|$(DISK)' $(LONG) $$($(GO) list ./... | grep -v /tests/) ./tests/repo ./tests/mutants
 
 .PHONY: race
 race: ready ## Run the tests of concurrent packages with the race detector (needs a C compiler; minutes)
-	$(GO) test -json -race -p 3 -shuffle=on -count=1 -timeout 60m -skip '$(BROWSER)|$(SPEED)' \
+	$(GO) test -json -race -p 3 -shuffle=on -count=1 -timeout 60m -skip '$(BROWSER)|$(SPEED)|$(DISK)' \
 		$$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(RACE)) | awk -f tools/count.awk
 
 .PHONY: check
@@ -138,6 +138,7 @@ history: ready ## Compare what concurrent callers saw during failures with a mod
 .PHONY: faults
 faults: ready ## Break replicas, Vault and PostgreSQL at every crash point; write docs/faults.md (ten minutes)
 	@rm -f docs/faults.md
+	$(GO) test -count=1 -run '$(DISK)' ./internal/ledger ./internal/console
 	$(GO) test -c -o bin/faults.test ./tests/faults
 	cd tests/faults && ../../bin/faults.test -test.timeout 90m -test.parallel 64 -all -issuances 10000 -kill-every 20s -matrix ../../docs/faults.md
 
