@@ -5,7 +5,10 @@
 package ratelimit
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -152,6 +155,194 @@ func newcomer[V any](m map[string]V, key string) int {
 		return 0
 	}
 	return 1
+}
+
+// FairQueue limits how many things are in progress at once, and lets the others wait. The next place goes to the group with the fewest
+// in progress, and in it to the key with the fewest, then to whoever was served least recently. The last place is only for a group that
+// has none. So the queue of one key delays no other key by more than one turn, and unused places are lent. It is safe for concurrent
+// use.
+type FairQueue struct {
+	present *FairSemaphore // those in progress and those that wait
+
+	mu      sync.Mutex
+	places  int
+	taken   int
+	turns   uint64
+	groups  map[string]*queueGroup
+	waiting []*queueEntry // in the order of arrival
+}
+
+// queueParty is a group or a key: how many of its entries are in the queue, how many of these are in progress, and when the last one
+// got its place.
+type queueParty struct {
+	present, running int
+	served           uint64
+}
+
+type queueGroup struct {
+	queueParty
+
+	keys map[string]*queueParty
+}
+
+type queueEntry struct {
+	group      *queueGroup
+	key        *queueParty
+	name, kept string
+	turn       chan struct{} // closed when the entry has its place
+}
+
+// NewFairQueue returns a FairQueue with so many places. total bounds the places and those that wait for one, as in a FairSemaphore,
+// and perKey those of one key.
+func NewFairQueue(places, total, perKey int) *FairQueue {
+	return &FairQueue{present: NewFairSemaphore(total, perKey), places: max(1, places), groups: map[string]*queueGroup{}}
+}
+
+// Enter waits for a place, and takes it until leave is called; a second call of leave does nothing. The error is ErrKeyBusy or ErrBusy
+// if too many wait already, and otherwise that of ctx.
+func (q *FairQueue) Enter(ctx context.Context, group, key string) (leave func(), err error) {
+	out, err := q.present.Enter(group, key)
+	if err != nil {
+		return nil, err
+	}
+	q.mu.Lock()
+	e := q.join(group, key)
+	q.serve()
+	q.mu.Unlock()
+	leave = sync.OnceFunc(func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.remove(e)
+		q.serve()
+		out()
+	})
+	select {
+	case <-e.turn:
+		return leave, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}
+
+func (q *FairQueue) join(group, key string) *queueEntry {
+	g := q.groups[group]
+	if g == nil {
+		g = &queueGroup{keys: map[string]*queueParty{}}
+		q.groups[group] = g
+	}
+	k := g.keys[key]
+	if k == nil {
+		k = &queueParty{}
+		g.keys[key] = k
+	}
+	g.present++
+	k.present++
+	e := &queueEntry{group: g, key: k, name: group, kept: key, turn: make(chan struct{})}
+	q.waiting = append(q.waiting, e)
+	return e
+}
+
+// remove takes an entry out, whether it waits or has its place.
+func (q *FairQueue) remove(e *queueEntry) {
+	if at := slices.Index(q.waiting, e); at >= 0 {
+		q.waiting = slices.Delete(q.waiting, at, at+1)
+	} else {
+		q.taken--
+		e.group.running--
+		e.key.running--
+	}
+	if e.key.present--; e.key.present == 0 {
+		delete(e.group.keys, e.kept)
+	}
+	if e.group.present--; e.group.present == 0 {
+		delete(q.groups, e.name)
+	}
+}
+
+// serve gives the free places away.
+func (q *FairQueue) serve() {
+	for q.taken < q.places && len(q.waiting) > 0 {
+		next := slices.MinFunc(q.waiting, func(a, b *queueEntry) int {
+			return cmp.Or(
+				cmp.Compare(a.group.running, b.group.running), cmp.Compare(a.group.served, b.group.served),
+				cmp.Compare(a.key.running, b.key.running), cmp.Compare(a.key.served, b.key.served))
+		})
+		if q.taken > 0 && q.taken == q.places-1 && next.group.running > 0 {
+			return
+		}
+		q.turns++
+		q.taken++
+		for _, party := range []*queueParty{&next.group.queueParty, next.key} {
+			party.running++
+			party.served = q.turns
+		}
+		q.waiting = slices.DeleteFunc(q.waiting, func(e *queueEntry) bool { return e == next })
+		close(next.turn)
+	}
+}
+
+// fairWindow is the time over which a FairLimiter counts.
+const fairWindow = time.Second
+
+// FairLimiter limits how many actions there are each second: in total, for each group and for each key of a group. The shares are those
+// of a FairSemaphore, among the groups and keys that acted in this second or the one before. It is safe for concurrent use.
+type FairLimiter struct {
+	total, perKey int
+
+	mu    sync.Mutex
+	began time.Time
+	all   int
+	// groups has who acted in this second, and with a count of zero who acted in the one before. So it has at most two entries for each
+	// allowed action.
+	groups map[string]*fairGroup
+}
+
+// NewFairLimiter returns a FairLimiter that allows total actions a second, and at most perKey of one key.
+func NewFairLimiter(total, perKey int) *FairLimiter {
+	return &FairLimiter{total: total, perKey: perKey, groups: map[string]*fairGroup{}}
+}
+
+// Allow reports whether a key of a group may act now, and if so counts the action.
+func (l *FairLimiter) Allow(group, key string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if past := now.Sub(l.began); past >= fairWindow {
+		l.began = now
+		l.begin(past < 2*fairWindow)
+	}
+	g := l.groups[group]
+	if g == nil {
+		g = &fairGroup{keys: map[string]int{}}
+	}
+	share := max(1, l.total/(1+len(l.groups)+newcomer(l.groups, group)))
+	own := min(l.perKey, max(1, share/(1+len(g.keys)+newcomer(g.keys, key))))
+	if l.all >= l.total || g.all >= share || g.keys[key] >= own {
+		return false
+	}
+	l.groups[group] = g
+	l.all++
+	g.all++
+	g.keys[key]++
+	return true
+}
+
+// begin begins another second, which directly follows the last one or not.
+func (l *FairLimiter) begin(follows bool) {
+	last := l.groups
+	l.all, l.groups = 0, map[string]*fairGroup{}
+	for name, g := range last {
+		if !follows || g.all == 0 {
+			continue
+		}
+		kept := &fairGroup{keys: map[string]int{}}
+		for key, n := range g.keys {
+			if n > 0 {
+				kept.keys[key] = 0
+			}
+		}
+		l.groups[name] = kept
+	}
 }
 
 // Sampler lets a number of events of each kind pass each second and each day, and counts the others. The kinds must be fixed codes, so that they are

@@ -1,11 +1,14 @@
 package ratelimit_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/ratelimit"
@@ -165,5 +168,162 @@ func TestSharesAreFairAndLent(t *testing.T) {
 	}
 	if again := take("quiet", "one"); len(again) != 6 {
 		t.Errorf("got %d places after all came back, want 6", len(again))
+	}
+}
+
+// TestQueueServesGroupsAndKeysInTurn checks that who waits behind many entries of one key gets the next place of its own, and that
+// places that nobody else wants are lent.
+func TestQueueServesGroupsAndKeysInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := ratelimit.NewFairQueue(3, 1000, 400)
+		served, leaves := []string{}, map[string][]func(){}
+		wait := func(group, key string) {
+			go func() {
+				leave, err := q.Enter(t.Context(), group, key)
+				if err != nil {
+					t.Errorf("%s: got %v", key, err)
+					return
+				}
+				served = append(served, key)
+				leaves[key] = append(leaves[key], leave)
+			}()
+			synctest.Wait()
+		}
+		end := func(key string) {
+			t.Helper()
+			if len(leaves[key]) == 0 {
+				t.Fatalf("%s has no place: got %v", key, served)
+			}
+			leave := leaves[key][0]
+			leaves[key] = leaves[key][1:]
+			leave()
+			leave()
+			synctest.Wait()
+		}
+		for range 100 {
+			wait("acme", "loud")
+		}
+		if len(served) != 2 {
+			t.Fatalf("got %d places for one group, want 2: the last is for newcomers", len(served))
+		}
+		wait("other", "far") // at once, in the last place
+		wait("acme", "near") // behind 98 entries of its neighbour
+		end("loud")          // leaves the group one place, and the next is that of the key that has none
+		end("far")           // the place becomes free for a newcomer only
+		wait("third", "new")
+		if want := []string{"loud", "loud", "far", "near", "new"}; !slices.Equal(served, want) {
+			t.Errorf("got %v served, want %v", served, want)
+		}
+		end("near")
+		end("new")
+		for range 98 {
+			end("loud")
+		}
+		if len(served) != 5+98 {
+			t.Errorf("got %d served, want 103", len(served))
+		}
+		end("loud")
+		wait("acme", "loud")
+		wait("acme", "loud")
+		if len(served) != 105 {
+			t.Errorf("got %d served after all places came back, want 105", len(served))
+		}
+	})
+}
+
+// TestQueueIsBounded checks that one key cannot fill the queue, and that who no longer waits leaves no trace.
+func TestQueueIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := ratelimit.NewFairQueue(1, 40, 10)
+		leave, err := q.Enter(t.Context(), "acme", "loud")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var refused, canceled, taken atomic.Int64
+		enter := func(group, key string) {
+			go func() {
+				switch out, err := q.Enter(ctx, group, key); {
+				case errors.Is(err, ratelimit.ErrKeyBusy):
+					refused.Add(1)
+				case errors.Is(err, context.Canceled):
+					canceled.Add(1)
+				case err == nil:
+					taken.Add(1)
+					out()
+				}
+			}()
+			synctest.Wait()
+		}
+		for range 30 {
+			enter("acme", "loud")
+		}
+		enter("other", "quiet")
+		if refused.Load() != 21 {
+			t.Errorf("got %d of 30 refused, want 21: ten may be there", refused.Load())
+		}
+		cancel()
+		synctest.Wait()
+		if canceled.Load() != 10 {
+			t.Errorf("got %d that stopped waiting, want 10", canceled.Load())
+		}
+		ctx = t.Context()
+		enter("other", "quiet")
+		if taken.Load() != 0 {
+			t.Error("the only place was taken twice")
+		}
+		leave()
+		synctest.Wait()
+		if taken.Load() != 1 {
+			t.Error("the next one has no place")
+		}
+	})
+}
+
+// TestActionsAreSharedFairly checks that a group that is alone leaves room, and that the groups and keys of the last second have equal
+// shares.
+func TestActionsAreSharedFairly(t *testing.T) {
+	l, now := ratelimit.NewFairLimiter(2000, 200), time.Unix(1_800_000_000, 0)
+	all := func(group, key string) (n int) {
+		for range 3000 {
+			if l.Allow(group, key, now) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := all("acme", "one"); n != 200 {
+		t.Errorf("got %d for one key, want 200", n)
+	}
+	loud := 200
+	for key := range 100 {
+		loud += all("acme", strconv.Itoa(key))
+	}
+	if loud > 1000 {
+		t.Errorf("got %d for a group that is alone, want half at most", loud)
+	}
+	if n := all("other", "quiet"); n != 200 {
+		t.Errorf("got %d for a newcomer, want 200", n)
+	}
+	now = now.Add(time.Second)
+	byGroup := map[string]int{}
+	for range 3000 {
+		for key := range 20 {
+			for _, group := range []string{"acme", "other"} {
+				if l.Allow(group, strconv.Itoa(key), now) {
+					byGroup[group]++
+				}
+			}
+		}
+	}
+	if byGroup["acme"] < 500 || byGroup["acme"] > 667 || byGroup["other"] < 500 || byGroup["other"] > 667 {
+		t.Errorf("got %v in the second after, want about a third each", byGroup)
+	}
+	if n := all("third", "new"); n < 100 {
+		t.Errorf("got %d for a third group, want 100 at least", n)
+	}
+	now = now.Add(time.Minute)
+	if n := all("acme", "one"); n != 200 {
+		t.Errorf("got %d a minute later, want 200", n)
 	}
 }
