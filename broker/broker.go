@@ -19,7 +19,6 @@ import (
 	"github.com/brevet-dev/brevet/internal/ratelimit"
 	"github.com/brevet-dev/brevet/scopes"
 	"golang.org/x/sync/singleflight"
-	"golang.org/x/time/rate"
 )
 
 // Config is what a Broker needs. Every field is required unless its comment says otherwise.
@@ -65,9 +64,8 @@ type Broker struct {
 	// separately for each Detail.
 	attempts           *ratelimit.Budget
 	refusals, unsigned *ratelimit.Sampler
-	// dpopProofs and dpopProofsPerSandbox bound what the replay cache has to remember.
-	dpopProofs                                *rate.Limiter
-	dpopProofsPerDomain, dpopProofsPerSandbox *ratelimit.Limiter
+	// dpopProofs bounds what the replay cache has to remember.
+	dpopProofs *ratelimit.FairLimiter
 	// taskEnds merges equal calls of EndTask, and useReports the reports on one credential.
 	taskEnds, useReports singleflight.Group
 	// renewals are the renewals that outlive their requests.
@@ -101,17 +99,16 @@ func New(cfg Config) (*Broker, error) {
 		cfg:      cfg,
 		attempts: cfg.Attempts.budget(),
 		refusals: ratelimit.NewSampler(refusalsPerSecond, refusalsPerDay), unsigned: ratelimit.NewSampler(unsignedPerSecond, refusalsPerDay),
-		dpopProofs:           rate.NewLimiter(dpopProofsPerSecond, dpopProofsPerSecond),
-		dpopProofsPerDomain:  ratelimit.New(dpopProofsPerSecond/2, dpopProofsPerSecond/2),
-		dpopProofsPerSandbox: ratelimit.New(dpopProofsOfOne, dpopProofsOfOne),
-		waiters:              waiters{places: ratelimit.NewFairSemaphore(maxWaiting, maxWaitingEach), byRequest: map[string]*waiter{}},
-		followers:            ratelimit.NewFairSemaphore(maxFollowing, maxListeningEach),
+		dpopProofs: ratelimit.NewFairLimiter(dpopProofsPerSecond, dpopProofsOfOne),
+		waiters:    waiters{places: ratelimit.NewFairSemaphore(maxWaiting, maxWaitingEach), byRequest: map[string]*waiter{}},
+		followers:  ratelimit.NewFairSemaphore(maxFollowing, maxListeningEach),
 		listeners: listeners{
 			places: ratelimit.NewSemaphore(maxListening, maxListeningEach), present: map[*Listener]bool{}, joined: make(chan struct{}, 1),
 		},
 		lists: lists{
 			of:   map[string]cachedStatusList{},
-			turn: make(chan struct{}, 1), search: make(chan struct{}, 1), unknown: rate.NewLimiter(unknownListsPerSecond, unknownListsPerSecond),
+			turn: make(chan struct{}, 1), search: ratelimit.NewFairQueue(1, maxSearching, maxSearchingEach),
+			unknown: ratelimit.NewFairLimiter(unknownListsPerSecond, unknownListsOfOne),
 		},
 	}, nil
 }

@@ -78,6 +78,8 @@ var (
 	ErrOwnProposal = errors.New("admin may not approve their own proposal")
 	// ErrCrowded: this replica, or this person, has too many event streams.
 	ErrCrowded = errors.New("too many event streams")
+	// ErrListsCrowded: the caller, or its trust domain, looks for too many status lists that this replica does not know.
+	ErrListsCrowded = errors.New("too many unknown status lists")
 	// ErrInvalidTransition: the record exists, but its state does not allow the transition.
 	ErrInvalidTransition = errors.New("state transition is not allowed")
 	// ErrTooBroad: the search exceeded its time limit.

@@ -154,15 +154,15 @@ func opens(by *scopes.Catalogue, p ForwardedCall) error {
 	return nil
 }
 
-// dpopProofsPerSecond is how many DPoP proofs one replica accepts per second, since it remembers each for some minutes.
-// One trust domain can use half of them, and dpopProofsOfOne is the part that one sandbox can use: neither starves the others.
+// dpopProofsPerSecond is how many DPoP proofs one replica accepts per second, since it remembers each for some minutes. Trust domains
+// and their sandboxes have equal shares, and dpopProofsOfOne is the most that one sandbox can use.
 const dpopProofsPerSecond, dpopProofsOfOne = 2000, 200
 
 // UseProof marks a verified DPoP proof as used. It returns nil for the first use on any replica, and dpop.ErrReplayed for any
-// later use. It returns dpop.ErrCrowded if too many proofs arrive at once, in total or from that SPIFFE ID. Any other error is
-// ErrLedgerUnavailable. A rejected proof proves nothing.
+// later use. It returns dpop.ErrCrowded if too many proofs arrive at once, in total or beyond the share of that SPIFFE ID. Any other
+// error is ErrLedgerUnavailable. A rejected proof proves nothing.
 func (b *Broker) UseProof(ctx context.Context, by string, p dpop.Proof) error {
-	if now := b.cfg.Now(); !b.dpopProofsPerSandbox.Allow(by, now) || !b.dpopProofsPerDomain.Allow(tenantOf(by), now) || !b.dpopProofs.AllowN(now, 1) {
+	if !b.dpopProofs.Allow(tenantOf(by), by, b.cfg.Now()) {
 		return dpop.ErrCrowded
 	}
 	return b.cfg.DPoPReplayCache.UseProof(ctx, p)

@@ -14,9 +14,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/ratelimit"
 	"github.com/brevet-dev/brevet/internal/token"
 	"github.com/google/uuid"
-	"golang.org/x/time/rate"
 )
 
 const (
@@ -29,8 +29,11 @@ const (
 	listPause = time.Second
 	// listPatience is how long a caller waits for a list.
 	listPatience = 5 * time.Second
-	// unknownListsPerSecond limits how many lists a replica looks up that are not in its cache: anybody can ask for any list.
-	unknownListsPerSecond = 500
+	// unknownListsPerSecond limits how many lists a replica looks up that are not in its cache: anybody can ask for any list. Trust
+	// domains and their callers have equal shares, strangers together that of a trust domain, and unknownListsOfOne is the most for
+	// one caller. Of the callers that wait for such a lookup, the next is the one that was served least recently.
+	unknownListsPerSecond, unknownListsOfOne = 500, 100
+	maxSearching, maxSearchingEach           = 500, 50
 )
 
 // place is a token's position in a status list. The zero place is in no list.
@@ -105,10 +108,10 @@ type StatusList struct {
 // not. So the store stays free for lookups of tokens, and requests with made-up IDs cannot delay the cached lists.
 type lists struct {
 	turn    chan struct{}
-	search  chan struct{}
+	search  *ratelimit.FairQueue
 	mu      sync.Mutex
 	of      map[string]cachedStatusList
-	unknown *rate.Limiter
+	unknown *ratelimit.FairLimiter
 }
 
 type cachedStatusList struct {
@@ -142,32 +145,51 @@ func (l *lists) keep(id string, held cachedStatusList) {
 	l.of[id] = held
 }
 
-// StatusList returns a list that says which of its tokens have ended. The list is at most a second old. StatusList returns
-// ErrNotFound if there is no such list or its last token expired more than a minute ago. It returns ErrLedgerUnavailable or
-// ErrVaultUnavailable if the list cannot be read or signed.
-func (b *Broker) StatusList(ctx context.Context, id string) (StatusList, error) {
-	turn := b.lists.turn
-	if held, ok := b.lists.get(id); !ok {
-		if !b.lists.unknown.AllowN(b.cfg.Now(), 1) {
-			return StatusList{}, fmt.Errorf("%w: too many requests for status lists that are not cached", ErrLedgerUnavailable)
+// enter waits until a caller may read a list: a cached one, or one that has to be looked for.
+func (l *lists) enter(ctx context.Context, now time.Time, caller string, cached bool) (leave func(), err error) {
+	if cached {
+		select {
+		case l.turn <- struct{}{}:
+			return func() { <-l.turn }, nil
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: waiting for a status list: %w", ErrLedgerUnavailable, ctx.Err())
 		}
-		turn = b.lists.search
-	} else if b.cfg.Now().Sub(held.read) < listPause {
+	}
+	group := tenantOf(caller)
+	if !l.unknown.Allow(group, caller, now) {
+		return nil, ErrListsCrowded
+	}
+	leave, err = l.search.Enter(ctx, group, caller)
+	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("%w: waiting for a status list: %w", ErrLedgerUnavailable, ctx.Err())
+	case err != nil:
+		return nil, ErrListsCrowded
+	}
+	return leave, nil
+}
+
+// StatusList returns a list that says which of its tokens have ended. The list is at most a second old. caller is the SPIFFE ID of the
+// caller, or the network of a stranger. StatusList returns ErrNotFound if there is no such list or its last token expired more than a
+// minute ago. It returns ErrLedgerUnavailable or ErrVaultUnavailable if the list cannot be read or signed, and ErrListsCrowded if the
+// caller looks for too many lists that are not cached.
+func (b *Broker) StatusList(ctx context.Context, id, caller string) (StatusList, error) {
+	held, known := b.lists.get(id)
+	if known && b.cfg.Now().Sub(held.read) < listPause {
 		return held.StatusList, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, listPatience)
+	waiting, cancel := context.WithTimeout(ctx, listPatience)
 	defer cancel()
-	select {
-	case turn <- struct{}{}:
-		defer func() { <-turn }()
-	case <-ctx.Done():
-		return StatusList{}, fmt.Errorf("%w: waiting for a status list: %w", ErrLedgerUnavailable, ctx.Err())
+	leave, err := b.lists.enter(waiting, b.cfg.Now(), caller, known)
+	if err != nil {
+		return StatusList{}, err
 	}
+	defer leave()
 	// The work continues if the caller disconnects: others wait for the result, and otherwise a caller could repeat reads and
 	// signatures without limit.
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), listPatience)
 	defer cancel()
-	held, _ := b.lists.get(id)
+	held, _ = b.lists.get(id)
 	now := b.cfg.Now()
 	if !held.read.IsZero() && now.Sub(held.read) < listPause {
 		return held.StatusList, nil // another caller has just read it

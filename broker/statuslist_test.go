@@ -85,7 +85,7 @@ func TestStatusListsAreReadAndSignedWhenNeeded(t *testing.T) {
 	f.useTokens(t, e)
 	wants := func(step string, read, signed int, want error) {
 		t.Helper()
-		if got, err := f.StatusList(t.Context(), list); !errors.Is(err, want) || (err == nil) != (got.Token != "") {
+		if got, err := f.StatusList(t.Context(), list, "192.0.2.7"); !errors.Is(err, want) || (err == nil) != (got.Token != "") {
 			t.Errorf("%s: got %+v, %v, want %v", step, got, err, want)
 		}
 		if e.read != read || e.signed != signed {
@@ -106,11 +106,21 @@ func TestStatusListsAreReadAndSignedWhenNeeded(t *testing.T) {
 	e.err = broker.ErrLedgerUnavailable
 	wants("nobody can tell", 5, 3, broker.ErrLedgerUnavailable)
 	e.err = broker.ErrNotFound
-	for range 1000 {
-		_, _ = f.StatusList(t.Context(), other)
+	crowded := 0
+	for n := range 1000 {
+		if _, err := f.StatusList(t.Context(), other, fmt.Sprintf("192.0.2.%d", n/200)); errors.Is(err, broker.ErrListsCrowded) {
+			crowded++
+		}
 	}
-	if e.read != 505 {
-		t.Errorf("read %d times while a thousand asked for what there is not, want 500 more than 5", e.read)
+	if e.read > 255 || e.read < 200 || crowded != 1000-(e.read-5) {
+		t.Errorf("read %d times while strangers asked a thousand times for what there is not, want 250 more than 5 at most", e.read)
+	}
+	before := e.read
+	for range 100 {
+		_, _ = f.StatusList(t.Context(), other, "spiffe://acme.test/service")
+	}
+	if n := e.read - before; n < 50 {
+		t.Errorf("read %d times for a trust domain beside strangers, want 50 at least", n)
 	}
 }
 
@@ -136,17 +146,17 @@ func TestUnknownStatusListsDelayNoOthers(t *testing.T) {
 	s := &searched{known: "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", looking: make(chan struct{}), found: make(chan struct{})}
 	f.cfg.Signer = s
 	f.useTokens(t, s)
-	if _, err := f.StatusList(t.Context(), s.known); err != nil {
+	if _, err := f.StatusList(t.Context(), s.known, "192.0.2.7"); err != nil {
 		t.Fatal(err)
 	}
 	f.clock = f.clock.Add(time.Second)
 	made := make(chan error)
 	go func() {
-		_, err := f.StatusList(t.Context(), "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cd")
+		_, err := f.StatusList(t.Context(), "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cd", "192.0.2.7")
 		made <- err
 	}()
 	<-s.looking
-	if got, err := f.StatusList(t.Context(), s.known); err != nil || got.Token == "" {
+	if got, err := f.StatusList(t.Context(), s.known, "192.0.2.7"); err != nil || got.Token == "" {
 		t.Errorf("got %+v, %v while another one is looked for", got, err)
 	}
 	close(s.found)
@@ -173,7 +183,7 @@ func TestStatusListReadOutlivesItsCaller(t *testing.T) {
 	s := &left{leave: leave}
 	f.cfg.Signer = s
 	f.useTokens(t, s)
-	if got, err := f.StatusList(ctx, "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc"); err != nil || got.Token == "" || s.signed != 1 {
+	if got, err := f.StatusList(ctx, "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", "192.0.2.7"); err != nil || got.Token == "" || s.signed != 1 {
 		t.Errorf("got %+v, %v and %d signatures, want the list to be there for others", got, err, s.signed)
 	}
 }

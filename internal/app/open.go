@@ -395,6 +395,7 @@ func (s *service) openAPI(ctx context.Context) (err error) {
 		Hosts: hosts, TrustedProxies: proxies, JWKSMaxAge: s.cfg.Vault.JWKSMaxAge, CursorKey: cursorKey,
 		Auditors: auditors, Admins: admins, Orchestrators: orchestrators,
 		ResourceServers: resourceServers, BootstrapAdmin: s.people.bootstrap, Bootstrap: s.book,
+		ReadConns: int(s.cfg.Postgres.MaxConnections), AuditConns: int(s.cfg.Postgres.AuditConnections),
 		Ready: []httpapi.Check{
 			{Name: "ledger", Probe: s.book.Ready},
 			{Name: "ledger_disk", Probe: s.book.HasRoom},

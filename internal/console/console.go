@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"html/template"
 	"log/slog"
-	"math"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -115,7 +114,7 @@ type Console struct {
 	replaying    sync.Mutex // limits the replica to one replay at a time, to spare the database
 	ledgerStatus lately[broker.LedgerStatus]
 	liveTotals   liveTotals
-	exports      *ratelimit.Semaphore
+	exports      *ratelimit.FairSemaphore
 }
 
 // New checks cfg and returns a Console. It does not contact the provider, which may be down.
@@ -139,7 +138,7 @@ func New(cfg Config) (*Console, error) {
 	// because many people can share one, and those for a session because scripts and styles count too.
 	c.pace = ratelimit.New(20, 200)
 	c.presented, c.strangers = ratelimit.New(200, 1000), ratelimit.New(200, 1000)
-	c.exports = ratelimit.NewSemaphore(math.MaxInt, exportsAtOnce)
+	c.exports = ratelimit.NewFairSemaphore(maxExports, exportsAtOnce)
 	c.complaints.Interval = 5 * time.Second
 	if c.static, err = newStatic(); err != nil {
 		return nil, err

@@ -291,8 +291,9 @@ const (
 	maxExported, exportBatch = 100_000, 500
 	// exportPatience bounds the write of one batch to a browser.
 	exportPatience = 30 * time.Second
-	// exportsAtOnce is how many concurrent exports one person may run on one replica.
-	exportsAtOnce = 2
+	// exportsAtOnce is how many concurrent exports one person may run on one replica, and maxExports how many there are in all. With
+	// more persons, each has an equal share.
+	exportsAtOnce, maxExports = 2, 16
 )
 
 // exports maps the export formats to their media types.
@@ -312,7 +313,7 @@ func (c *Console) export(w http.ResponseWriter, r *http.Request, who *visitor) e
 	case exports[format] == "" || search.Bad:
 		return errForm
 	}
-	leave, busy := c.exports.Enter(who.ID())
+	leave, busy := c.exports.Enter(who.ID(), who.ID())
 	if busy != nil {
 		return errExporting
 	}

@@ -98,7 +98,12 @@ func (s *Server) WatchIssuances(w http.ResponseWriter, r *http.Request, p WatchI
 			defer look.Reset(followEvery)
 			for {
 				began := from < 0
+				leave, err := s.await(r, by)
+				if err != nil {
+					return err
+				}
 				found, err := s.cfg.Broker.Changes(r.Context(), q, by.within, from)
+				leave()
 				if err != nil {
 					return fmt.Errorf("following: %w", err)
 				}

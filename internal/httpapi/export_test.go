@@ -1,6 +1,9 @@
 package httpapi
 
 import (
+	"context"
+	"sync"
+
 	"github.com/brevet-dev/brevet/internal/ratelimit"
 	. "github.com/brevet-dev/brevet/openapi"
 )
@@ -59,8 +62,39 @@ func (s *Server) EndAtOnce(most, each int) { s.ending = ratelimit.NewFairSemapho
 // OrderAtOnce sets how many orders of workloads are carried out at once in total and for one workload.
 func (s *Server) OrderAtOnce(most, each int) { s.ordering = ratelimit.NewFairSemaphore(most, each) }
 
-// ReadAtOnce sets how many searches of sandboxes, and questions which credentials are in force, are answered at once in total and for
-// one sandbox.
-func (s *Server) ReadAtOnce(most, each int) {
-	s.confirming, s.searching = ratelimit.NewFairSemaphore(most, each), ratelimit.NewFairSemaphore(most, each)
+// ConfirmAtOnce sets how many questions which credentials are in force are answered at once in total and for one sandbox.
+func (s *Server) ConfirmAtOnce(most, each int) { s.confirming = ratelimit.NewFairSemaphore(most, each) }
+
+// HoldIntrospections takes all places for introspection that a caller can have, until release is called.
+func (s *Server) HoldIntrospections(trustDomain, caller string) (release func()) {
+	var leaves []func()
+	for {
+		leave, err := s.introspecting.Enter(trustDomain, caller)
+		if err != nil {
+			break
+		}
+		leaves = append(leaves, leave)
+	}
+	return func() {
+		for _, leave := range leaves {
+			leave()
+		}
+	}
+}
+
+// HoldReads fills the queues for reads with as many entries of a caller as there can be, until release is called and they have left.
+func (s *Server) HoldReads(ctx context.Context, trustDomain, caller string) (release func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	for _, queue := range []*ratelimit.FairQueue{s.reading, s.auditing} {
+		for range maxReadingEach {
+			all.Go(func() {
+				if leave, err := queue.Enter(ctx, trustDomain, caller); err == nil {
+					<-ctx.Done()
+					leave()
+				}
+			})
+		}
+	}
+	return func() { cancel(); all.Wait() }
 }

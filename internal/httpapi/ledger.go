@@ -106,9 +106,16 @@ func (s *Server) ListEntries(w http.ResponseWriter, r *http.Request, params List
 }
 
 // forAuditors answers an auditor of any trust domain or path with the result of read. All trust domains share one log, and its
-// hashes reveal nothing about any of them.
+// hashes reveal nothing about any of them. Auditors and their trust domains take turns.
 func (s *Server) forAuditors(w http.ResponseWriter, r *http.Request, operation string, read func(reader) (any, error)) {
-	s.withRole(w, r, operation, []role{s.roles.auditor}, read)
+	s.withRole(w, r, operation, []role{s.roles.auditor}, func(by reader) (any, error) {
+		leave, err := await(r, s.auditing, by.who)
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
+		return read(by)
+	})
 }
 
 // withRole answers a caller that has one of the roles anywhere with the result of read. A string is sent as text, a byte slice as

@@ -11,6 +11,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/clientip"
 	"github.com/brevet-dev/brevet/internal/token"
 	. "github.com/brevet-dev/brevet/openapi"
 )
@@ -76,6 +77,11 @@ func (s *Server) aboutToken(
 // server of the token's audience, introspection counts as a use. For the token's own sandbox it does not.
 func (s *Server) IntrospectToken(w http.ResponseWriter, r *http.Request) {
 	s.aboutToken(w, r, "introspectToken", s.asker, func(who attest.Identity, raw string) error {
+		leave, err := enter(s.introspecting, who)
+		if err != nil {
+			return err
+		}
+		defer leave()
 		t, err := s.presented(raw)
 		id := who.ID().String()
 		switch {
@@ -160,14 +166,22 @@ func (s *Server) RevokeToken(w http.ResponseWriter, r *http.Request) {
 }
 
 // GetStatusList serves a list of revoked tokens to any caller (draft-ietf-oauth-status-list-20, section 8). It answers 304 if the
-// caller already has the current list.
+// caller already has the current list. A caller with a client certificate has the share of its trust domain in the lookups of lists,
+// and any other caller that of strangers.
 func (s *Server) GetStatusList(w http.ResponseWriter, r *http.Request, id string) {
 	s.begin(r, "getStatusList")
 	var list broker.StatusList
 	err := s.rules.checkID(r, nobody, id)
 	if err == nil {
-		list, err = s.cfg.Broker.StatusList(r.Context(), id)
+		by := clientip.Network(clientip.RemoteIP(r))
+		if who, none := s.cfg.Attestor.Identify(r.TLS, ""); none == nil {
+			by = who.ID().String()
+		}
+		list, err = s.cfg.Broker.StatusList(r.Context(), id, by)
 		err = notFound(err, "id")
+	}
+	if errors.Is(err, broker.ErrListsCrowded) {
+		err = &requestError{kind: errTooMany, detail: "lane"}
 	}
 	if err != nil {
 		s.fail(w, r, nobody, err)

@@ -44,6 +44,14 @@ func (s *Server) forReaders(w http.ResponseWriter, r *http.Request, operation st
 	})
 }
 
+// await waits until the reader may search within its reach.
+func (s *Server) await(r *http.Request, by reader) (leave func(), err error) {
+	if by.within.Subject != "" {
+		return await(r, s.reading, by.who)
+	}
+	return await(r, s.auditing, by.who)
+}
+
 // GetIssuance returns one record to a caller that may read it.
 func (s *Server) GetIssuance(w http.ResponseWriter, r *http.Request, id ID) {
 	serve(s, w, r, "getIssuance", func(who caller) error {
@@ -64,6 +72,11 @@ func (s *Server) find(r *http.Request, who caller, id string, within broker.Reac
 	if err := s.rules.checkID(r, who, id); err != nil {
 		return nil, err
 	}
+	leave, err := await(r, s.reading, who)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	v, err := s.cfg.Broker.Get(r.Context(), id, within)
 	return v, notFound(err, "id")
 }
@@ -86,12 +99,13 @@ func (s *Server) ListIssuances(w http.ResponseWriter, r *http.Request, params Li
 			}
 			q.Before, q.From = max(place, 0), max(-place, 0)
 		}
-		leave, err := s.enterSearch(by)
+		leave, err := s.await(r, by)
 		if err != nil {
 			return err
 		}
 		defer leave()
 		page, err := s.cfg.Broker.List(r.Context(), q, by.within)
+		leave() // a caller that reads slowly must not hold a place
 		if err != nil {
 			return err
 		}
@@ -113,16 +127,6 @@ func (s *Server) ListIssuances(w http.ResponseWriter, r *http.Request, params Li
 		writeJSON(w, http.StatusOK, out)
 		return nil
 	})
-}
-
-// enterSearch takes a place among the searches of sandboxes in their own records. Auditors need none: their searches have
-// connections of their own.
-func (s *Server) enterSearch(by reader) (leave func(), err error) {
-	workload, ok := by.who.(attest.Identity)
-	if !ok || by.within.Subject == "" {
-		return func() {}, nil
-	}
-	return enter(s.searching, workload)
 }
 
 const (
@@ -299,12 +303,13 @@ func (s *Server) timeline(w http.ResponseWriter, r *http.Request, by reader, q b
 			return err
 		}
 	}
-	leave, err := s.enterSearch(by)
+	leave, err := s.await(r, by)
 	if err != nil {
 		return err
 	}
 	defer leave()
 	found, err := s.cfg.Broker.Timeline(r.Context(), q, by.within)
+	leave()
 	if err != nil {
 		return notFound(err, "timeline")
 	}
@@ -361,7 +366,7 @@ func (s *Server) ReportUses(w http.ResponseWriter, r *http.Request, id ID) {
 
 // GetUsage compares what was granted with what was used, for an auditor.
 func (s *Server) GetUsage(w http.ResponseWriter, r *http.Request, params GetUsageParams) {
-	s.forAuditors(w, r, "getUsage", func(by reader) (any, error) {
+	s.withRole(w, r, "getUsage", []role{s.roles.auditor}, func(by reader) (any, error) {
 		q := broker.UsageQuery{TrustDomain: params.TrustDomain, Since: params.Since.UTC(), Until: params.Until.UTC()}
 		if params.Since.IsZero() {
 			q.Since = s.cfg.Now().Add(-defaultUsage).UTC()
@@ -372,6 +377,11 @@ func (s *Server) GetUsage(w http.ResponseWriter, r *http.Request, params GetUsag
 		case !q.Until.IsZero() && q.Until.Before(q.Since):
 			return nil, badQuery("until")
 		}
+		leave, err := await(r, s.counting, by.who)
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
 		all, err := s.cfg.Broker.Usage(r.Context(), q, by.within)
 		out := Usage{Since: q.Since, Until: q.Until, Scopes: make([]ScopeUsage, 0, len(all))}
 		for _, u := range all {

@@ -7,6 +7,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,12 +49,16 @@ const (
 	// orderedAtOnce is the same for revocations and quarantines that workloads with the role admin order. They come before the entries
 	// of sandboxes, and after earlier ones of admins in other trust domains. People have their pace.
 	orderedAtOnce = 8
+	// introspectedAtOnce is the same for introspection. Most of it needs no connection to the database.
+	introspectedAtOnce = 256
 	// confirmedAtOnce and confirmedByOne are how many calls of sandboxes may ask at once which credentials are in force, in total and of
-	// one sandbox. Each can name a thousand, and shares a few connections with the introspection of tokens.
+	// one sandbox. Each can name a thousand, and shares a few connections with introspection.
 	confirmedAtOnce, confirmedByOne = 64, 4
-	// searchedAtOnce and searchedByOne are the same for searches of sandboxes in their own records. Each can read a long history, and
-	// shares eight connections with every lookup of a record: of a release, a vote or a redemption.
-	searchedAtOnce, searchedByOne = 6, 2
+	// Reads of records and of the log wait for one of the connections that are for them. Callers and trust domains take turns. maxReading
+	// bounds how many wait, maxReadingEach how many of one caller do, and readPatience for how long.
+	maxReading, maxReadingEach, readPatience = 1024, 64, 10 * time.Second
+	// defaultReadConns and defaultAuditConns are the defaults of the ledger.
+	defaultReadConns, defaultAuditConns = 8, 4
 	// A person makes a few calls for each page, and more at once to decide on many requests. A caller beyond these limits is a
 	// program (H95).
 	callsPerSecond, callsAtOnce = 20, 200
@@ -65,8 +70,8 @@ const (
 	reportsPerSecond, reportsAtOnce = 20, 1000
 )
 
-// Config configures a Server. People, TrustedProxies, Auditors, Admins, Orchestrators, ResourceServers, Ready and JWKSMaxAge are
-// optional.
+// Config configures a Server. People, TrustedProxies, Auditors, Admins, Orchestrators, ResourceServers, Ready, JWKSMaxAge, ReadConns
+// and AuditConns are optional.
 type Config struct {
 	Broker   *broker.Broker
 	Attestor *attest.Attestor
@@ -96,6 +101,9 @@ type Config struct {
 	// JWKSMaxAge is how long clients may cache the key set, by default one minute. It must be shorter than the overlap of a key
 	// rotation.
 	JWKSMaxAge time.Duration
+	// ReadConns and AuditConns are how many connections to the database there are for reads and for auditors' searches, by default 8
+	// and 4. The calls of workloads use half of the first and three quarters of the second, so that people need not wait for them.
+	ReadConns, AuditConns int
 	// CursorKey seals cursors, and DPoP nonces are derived from it. It is secret, has at least 32 bytes, and is the same on every
 	// replica.
 	CursorKey []byte
@@ -130,11 +138,14 @@ type Server struct {
 	// pace limits the calls of people, polls the polling for approvals, offers the listing of scopes, and reports the reporting
 	// of uses.
 	pace, polls, offers, reports *ratelimit.Limiter
-	// issuing bounds how many credentials are issued at once, ending how many calls of sandboxes end something at once, and ordering how
-	// many orders of workloads are carried out at once: by trust domain and workload. confirming and searching bound readings that take
-	// long.
-	issuing, ending, ordering, confirming, searching *ratelimit.FairSemaphore
-	ownKeys                                          atomic.Pointer[ownKeys]
+	// issuing bounds how many credentials are issued at once, ending how many calls of workloads end something at once, ordering how
+	// many orders of workloads are carried out at once, introspecting how many tokens are introspected at once, and confirming how many
+	// callers ask at once which credentials are in force: by trust domain and caller.
+	issuing, ending, ordering, introspecting, confirming *ratelimit.FairSemaphore
+	// reading are the reads of single records and of a sandbox's own records, auditing those of auditors, and counting the counts of
+	// uses, of which the ledger makes one at a time.
+	reading, auditing, counting *ratelimit.FairQueue
+	ownKeys                     atomic.Pointer[ownKeys]
 	// bootstrapOver is set once the bootstrap has ended, so that this replica does not ask the store again.
 	bootstrapOver atomic.Bool
 	// leaving is set when this replica is about to shut down. It still takes calls.
@@ -165,7 +176,11 @@ func New(cfg Config) (*Server, error) {
 		ending:     ratelimit.NewFairSemaphore(2*endedAtOnce*max(2, runtime.GOMAXPROCS(0)), endedAtOnce),
 		ordering:   ratelimit.NewFairSemaphore(2*orderedAtOnce*max(2, runtime.GOMAXPROCS(0)), orderedAtOnce),
 		confirming: ratelimit.NewFairSemaphore(confirmedAtOnce, confirmedByOne),
-		searching:  ratelimit.NewFairSemaphore(searchedAtOnce, searchedByOne),
+
+		introspecting: ratelimit.NewFairSemaphore(2*introspectedAtOnce*max(2, runtime.GOMAXPROCS(0)), introspectedAtOnce),
+		reading:       ratelimit.NewFairQueue((cmp.Or(cfg.ReadConns, defaultReadConns)+1)/2, maxReading, maxReadingEach),
+		auditing:      ratelimit.NewFairQueue((3*cmp.Or(cfg.AuditConns, defaultAuditConns)+3)/4, maxReading, maxReadingEach),
+		counting:      ratelimit.NewFairQueue(1, maxReading, maxReadingEach),
 	}
 	for _, rs := range cfg.ResourceServers {
 		s.audiences[rs.ID] = append(s.audiences[rs.ID], rs.Audiences...)

@@ -89,6 +89,24 @@ func enter(places *ratelimit.FairSemaphore, who attest.Identity) (leave func(), 
 	return leave, nil
 }
 
+// await waits for a place in a queue, in turn with the other trust domains and callers. The caller must call leave to free it.
+func await(r *http.Request, places *ratelimit.FairQueue, who caller) (leave func(), err error) {
+	ctx, cancel := context.WithTimeout(r.Context(), readPatience)
+	defer cancel()
+	group := ""
+	if workload, ok := who.(attest.Identity); ok {
+		group = workload.ID().TrustDomain().Name()
+	}
+	leave, err = places.Enter(ctx, group, nameOf(who))
+	switch {
+	case errors.Is(err, ratelimit.ErrKeyBusy):
+		return nil, &requestError{kind: errTooMany, detail: "lane"}
+	case err != nil:
+		return nil, &requestError{kind: errBusy, detail: "lane"}
+	}
+	return leave, nil
+}
+
 // deliver writes a result: a credential, the state of a pending request, or the state of an earlier request. It returns a denial
 // as an error.
 func (s *Server) deliver(w http.ResponseWriter, r *http.Request, result broker.Result) error {
