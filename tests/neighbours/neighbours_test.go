@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -22,6 +24,13 @@ const (
 	quietFor, loudFor = 5 * time.Second, 8 * time.Second
 	// between is the pause of a victim between two calls.
 	between = 50 * time.Millisecond
+	// maxRepeats is how many loud callers are measured a second time in all. With few calls a p99 is the slowest of them, and another
+	// program on the same machine can delay one.
+	maxRepeats = 4
+	// attempts is how many entries one caller may leave about what issues nothing: its budget, its share of a minute, and counts.
+	attempts = 50 + 10
+	// sampled is how many entries strangers may leave: fifty each second, and fifty at once.
+	sampled = 50 * (int64(loudFor/time.Second) + 3)
 )
 
 // victim is somebody who must not notice that others are loud.
@@ -31,58 +40,89 @@ type victim struct {
 	rest time.Duration // more than between, if the victim has a limit of its own
 }
 
-// loud is what one tenant does from many connections.
-type loud struct {
-	name    string
-	callers int
-	// call makes one call. Its error is not looked at: the loud caller is refused most of the time.
-	call func(ctx context.Context, caller, n int)
-	ends bool // the limit for ends of tasks applies
-}
-
-// TestNeighboursAreNotDelayed is T11: it runs every loud caller against all victims at once, so each pair is one row.
+// TestNeighboursAreNotDelayed is T11: it runs every loud caller against all victims at once, so each pair is one row. An error of a victim, such as
+// a 429 or a 503, fails its row.
 func TestNeighboursAreNotDelayed(t *testing.T) {
 	w := newWorld(t)
-	victims := w.victims(t)
-	idle := w.measure(t, victims, quietFor, nil)
-	for _, v := range victims {
-		t.Logf("idle: %s: p99 %s of %d calls", v.name, p99(idle[v.name].took), len(idle[v.name].took))
+	victims, at := w.victims(t), w.site(t)
+	louds, err := louds(at)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, l := range w.louds(t) {
+	_ = w.measure(t, victims, time.Second, nil) // opens connections
+	first := w.measure(t, victims, quietFor, nil)
+	for _, v := range victims {
+		t.Logf("idle: %s: p99 %s of %d calls", v.name, p99(first[v.name].took), len(first[v.name].took))
+	}
+	repeats := 0
+	for _, l := range louds {
 		t.Run(l.name, func(t *testing.T) {
-			before := w.entries(t)
-			var calls atomic.Int64
-			got := w.measure(t, victims, loudFor, func(ctx context.Context) {
-				var all sync.WaitGroup
-				for caller := range l.callers {
-					all.Go(func() {
-						for n := 0; ctx.Err() == nil; n++ {
-							l.call(ctx, caller, n)
-							calls.Add(1)
-						}
-					})
+			idle, got := first, w.beside(t, victims, l, at)
+			if slow := tooSlow(victims, l, idle, got); slow != "" && repeats < maxRepeats {
+				repeats++
+				t.Logf("measured again: %s", slow)
+				idle = w.measure(t, victims, quietFor, nil)
+				again := w.beside(t, victims, l, at)
+				for _, v := range victims {
+					again[v.name].failed = append(again[v.name].failed, got[v.name].failed...)
 				}
-				all.Wait()
-			})
-			after := w.entries(t)
-			t.Logf("%d loud calls left %d entries", calls.Load(), after-before)
+				got = again
+			}
 			for _, v := range victims {
 				t.Run(v.name, func(t *testing.T) {
-					most := 3*p99(idle[v.name].took) + 100*time.Millisecond
-					if l.ends {
-						most = 500 * time.Millisecond
+					m, most := got[v.name], allowed(v, l, idle)
+					t.Logf("p99 %s of %d calls, with at most %s", p99(m.took), len(m.took), most)
+					if len(m.took) < 15 || p99(m.took) > most || len(m.failed) > 0 {
+						t.Errorf("got p99 %s of %d calls, want at most %s of 15 calls or more, and no failure: %v", p99(m.took), len(m.took), most, m.failed)
 					}
-					m := got[v.name]
-					if len(m.took) < 5 || p99(m.took) > most || len(m.failed) > 0 {
-						t.Errorf("p99 %s of %d calls, want at most %s, and no failure: %v", p99(m.took), len(m.took), most, m.failed)
-					}
-					t.Logf("p99 %s of %d calls", p99(m.took), len(m.took))
 				})
 			}
-			time.Sleep(time.Second) // what is in flight ends
 		})
 	}
 	w.s[0].DB.Check(t)
+}
+
+// allowed returns how long a victim's calls may take.
+func allowed(v victim, l loud, idle map[string]*measured) time.Duration {
+	if l.ends {
+		return 500 * time.Millisecond
+	}
+	return 3*p99(idle[v.name].took) + 100*time.Millisecond
+}
+
+// tooSlow names the victims whose calls took longer than allowed.
+func tooSlow(victims []victim, l loud, idle, got map[string]*measured) string {
+	var slow []string
+	for _, v := range victims {
+		if took := p99(got[v.name].took); took > allowed(v, l, idle) {
+			slow = append(slow, fmt.Sprintf("%s had p99 %s", v.name, took))
+		}
+	}
+	return strings.Join(slow, ", ")
+}
+
+// beside measures the victims beside a loud caller, and checks how many entries that leaves.
+func (w *world) beside(t *testing.T, victims []victim, l loud, at site) map[string]*measured {
+	t.Helper()
+	before := w.entries(t)
+	var did noise
+	var err error
+	got := w.measure(t, victims, loudFor, func(ctx context.Context) { did, err = l.run(context.WithoutCancel(ctx), at) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second) // what is in flight ends
+	most := int64(attempts)
+	if l.entries != nil {
+		// A call that was cut off at the end may have left an entry too.
+		most = l.entries(did.Done + int64(l.callers))
+	}
+	left := w.entriesOf(t, before)
+	t.Logf("%d loud calls, of which %d succeeded, left %d entries of at most %d", did.Calls, did.Done, left, most)
+	if left > most {
+		t.Errorf("got %d entries of %d loud calls, want at most %d", left, did.Calls, most)
+	}
+	return got
 }
 
 // measured is what a victim saw.
@@ -131,49 +171,103 @@ func p99(took []time.Duration) time.Duration {
 	return sorted[(len(sorted)*99)/100]
 }
 
-// TestDeniedRequestsLeaveCounts sends 10,000 requests that policy denies, and checks that the record has few entries for them (T11), which add
-// up to the exact number (I12).
-func TestDeniedRequestsLeaveCounts(t *testing.T) {
+// TestRefusalsAreCountedExactly sends requests that policy denies, calls that are refused, and handshakes, and checks that the record has
+// few entries for them, which add up to the exact number.
+func TestRefusalsAreCountedExactly(t *testing.T) {
 	w := newWorld(t)
-	before := w.entries(t)
-	c := w.s[0].Client(t, loudSandbox)
-	const all, callers = 10_000, 32
-	var sent, denied atomic.Int64
-	var callersDone sync.WaitGroup
-	began := time.Now()
-	for range callers {
-		callersDone.Go(func() {
-			for sent.Add(1) <= all {
-				if _, err := c.Request(t.Context(), client.Ask{Scope: "clock.forbidden", Task: "t"}); code(err) == openapi.CodeDenied {
-					denied.Add(1)
+	s, before := w.s[0], w.entries(t)
+	self := unknown(selfSigned(t))
+	kinds := []struct {
+		name  string
+		calls int64
+		want  openapi.ProblemCode
+		call  func(ctx context.Context, c *client.Client) error
+	}{
+		{"denied", 10_000, openapi.CodeDenied, func(ctx context.Context, c *client.Client) error {
+			_, err := c.Request(ctx, client.Ask{Scope: "clock.forbidden", Task: "t"})
+			return err
+		}},
+		{"unknown scope", 2000, openapi.CodeDenied, func(ctx context.Context, c *client.Client) error {
+			_, err := c.Request(ctx, client.Ask{Scope: "clock.unknown", Task: "t"})
+			return err
+		}},
+		{"not found", 2000, openapi.CodeNotFound, func(ctx context.Context, c *client.Client) error {
+			_, err := c.Issuance(ctx, uuid.NewString())
+			return err
+		}},
+		{"not allowed", 2000, openapi.CodeNotAllowed, func(ctx context.Context, c *client.Client) error {
+			_, err := c.Checkpoint(ctx)
+			return err
+		}},
+		{"handshake", 500, "", func(ctx context.Context, _ *client.Client) error {
+			handshake(ctx, self, host(s.URL))
+			return nil
+		}},
+	}
+	for n, kind := range kinds {
+		c := s.Client(t, fmt.Sprintf("%s%d", loudOnes, n))
+		var sent, other atomic.Int64
+		var callers sync.WaitGroup
+		for range 32 {
+			callers.Go(func() {
+				for sent.Add(1) <= kind.calls {
+					if code(kind.call(t.Context(), c)) != kind.want {
+						other.Add(1)
+					}
 				}
+			})
+		}
+		callers.Wait()
+		if other.Load() != 0 {
+			t.Errorf("%s: got %d other answers, want none", kind.name, other.Load())
+		}
+	}
+	if err := s.Broker.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for n, kind := range kinds {
+		t.Run(kind.name, func(t *testing.T) {
+			who := fmt.Sprintf("%s%d", loudOnes, n)
+			if kind.want == "" {
+				who = ""
+			}
+			var entries, counted int64
+			if err := w.conn.QueryRow(t.Context(), `
+				SELECT count(*), coalesce(sum(CASE
+					WHEN kind = 'request.denied' THEN 1
+					WHEN doc ->> 'code' = 'suppressed' THEN (doc ->> 'suppressed')::bigint
+					ELSE 1 + coalesce((doc ->> 'suppressed')::bigint, 0) END), 0)
+				FROM entries, LATERAL (SELECT convert_from(body, 'UTF8')::jsonb AS doc) AS parsed
+				WHERE index >= $1 AND coalesce(doc #>> '{subject,spiffe_id}', '') = $2`, before, who).Scan(&entries, &counted); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d calls left %d entries", kind.calls, entries)
+			most := int64(attempts)
+			if who == "" {
+				most = 500 // those of strangers: fifty each second
+			}
+			if entries > most || counted != kind.calls {
+				t.Errorf("got %d entries that count %d calls, want at most %d that count %d", entries, counted, most, kind.calls)
 			}
 		})
 	}
-	callersDone.Wait()
-	took := time.Since(began)
-	if denied.Load() != all {
-		t.Errorf("got %d denials, want %d", denied.Load(), all)
-	}
-	if err := w.s[0].Broker.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	var entries, counted int64
-	if err := w.conn.QueryRow(t.Context(), `
-		SELECT count(*), sum(CASE WHEN kind = 'request.denied' THEN 1 ELSE (convert_from(body, 'UTF8')::jsonb ->> 'suppressed')::bigint END)
-		FROM entries WHERE index >= $1`, before).Scan(&entries, &counted); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%d denied requests in %s left %d entries", all, took.Round(time.Millisecond), entries)
-	if entries > 100 || counted != all {
-		t.Errorf("got %d entries that count %d requests, want at most 100 that count %d", entries, counted, all)
-	}
-	w.s[0].DB.Check(t)
+	s.DB.Check(t)
 }
 
 func (w *world) entries(t *testing.T) (n int64) {
 	t.Helper()
 	if err := w.conn.QueryRow(t.Context(), `SELECT size FROM ledger_head`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// entriesOf returns how many entries from an index on are about loud callers or strangers.
+func (w *world) entriesOf(t *testing.T, from int64) (n int64) {
+	t.Helper()
+	if err := w.conn.QueryRow(t.Context(), `
+		SELECT count(*) FROM entries WHERE index >= $1 AND (position($2::bytea IN body) > 0
+			OR kind = 'call.refused' AND position('"spiffe_id"'::bytea IN body) = 0)`, from, []byte(loudOnes)).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n

@@ -3,12 +3,13 @@ package neighbours_test
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/cookiejar"
 	"net/url"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,12 +23,15 @@ import (
 )
 
 const (
-	loudSandbox  = "spiffe://acme.test/agents/loud"
+	loudOnes     = "spiffe://acme.test/loud/" // begins the SPIFFE ID of each loud caller
+	loudSandbox  = loudOnes + "sandbox"
+	loudAuditor  = loudOnes + "auditor"
 	nextDoor     = "spiffe://acme.test/agents/next-door"
 	elsewhere    = "spiffe://other.test/agents/elsewhere"
 	adminOfBoth  = "spiffe://other.test/ops/admin"
 	auditsBoth   = "spiffe://other.test/ops/auditor"
 	approvalsOf  = "spiffe://other.test/agents/asking"
+	revokes      = "spiffe://other.test/agents/revoked"
 	quarantines  = "spiffe://other.test/agents/suspect"
 	clockAllowed = "clock.read"
 )
@@ -71,9 +75,14 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	first := testkit.NewStack(t, testkit.Options{
 		Catalogue: catalogue, Attempts: broker.AttemptBudget{SandboxBurst: 50, SandboxPerMinute: 6, DomainBurst: 500, DomainPerMinute: 60},
-		CatalogueAdmins: []string{adminOfBoth}, CatalogueAuditors: []string{auditsBoth},
-		People: []devstack.DevPerson{{Username: "carol", Name: "Carol", Groups: []string{"oncall"}}},
-		Rules:  []people.Rule{{Role: people.RoleApprover, Group: "oncall", Within: []string{"spiffe://other.test"}}},
+		CatalogueAdmins: []string{adminOfBoth}, CatalogueAuditors: []string{auditsBoth, loudAuditor},
+		People: []devstack.DevPerson{
+			{Username: "carol", Name: "Carol", Groups: []string{"oncall"}}, {Username: "dana", Name: "Dana", Groups: []string{"auditors"}},
+		},
+		Rules: []people.Rule{
+			{Role: people.RoleApprover, Group: "oncall", Within: []string{"spiffe://other.test"}},
+			{Role: people.RoleAuditor, Group: "auditors", Within: []string{"spiffe://acme.test"}},
+		},
 	})
 	return &world{s: [2]*testkit.Stack{first, first.Replica(t)}, conn: testkit.Connect(t, first.DB.AdminURL)}
 }
@@ -99,6 +108,7 @@ func (w *world) victims(t *testing.T) []victim {
 	t.Helper()
 	s := w.s[0]
 	same, other, admin, auditor := s.Client(t, nextDoor), s.Client(t, elsewhere), s.Client(t, adminOfBoth), s.Client(t, auditsBoth)
+	revoked := s.Client(t, revokes)
 	var asking []*client.Client // many, because one sandbox may have people decide on sixty requests an hour
 	for n := range 60 {
 		asking = append(asking, s.Client(t, fmt.Sprintf("%s-%d", approvalsOf, n)))
@@ -112,6 +122,13 @@ func (w *world) victims(t *testing.T) []victim {
 				return err
 			}
 			return admin.Unquarantine(ctx, quarantines, "a test")
+		}},
+		{name: "an admin who revokes", call: func(ctx context.Context) error {
+			held, err := w.reads(ctx, revoked, "t")
+			if err == nil {
+				_, err = admin.Revoke(ctx, client.Selection{ID: held.ID}, "a test")
+			}
+			return err
 		}},
 		{name: "an auditor who searches", call: func(ctx context.Context) error {
 			_, err := auditor.Page(ctx, client.Filter{TrustDomain: "other.test", Scope: clockAllowed})
@@ -131,97 +148,84 @@ func (w *world) victims(t *testing.T) []victim {
 	}
 }
 
-// louds are the callers that are loud. All but the handshakes authenticate as one sandbox of acme.test.
-func (w *world) louds(t *testing.T) []loud {
+// site returns what the loud callers need: their identities, a credential, and a session of Dana in the console.
+func (w *world) site(t *testing.T) site {
 	t.Helper()
 	s := w.s[0]
-	c, raw := s.Client(t, loudSandbox), s.HTTP(t, s.X509(t, loudSandbox))
-	held, err := w.reads(t.Context(), c, "held")
+	held, err := w.reads(t.Context(), s.Client(t, loudSandbox), "held")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func(scope string) func(context.Context, int, int) {
-		return func(ctx context.Context, _, _ int) { _, _ = c.Request(ctx, client.Ask{Scope: scope, Task: "t"}) }
+	out := site{URL: s.URL, Pages: s.Console(t), Held: held.ID, Token: held.Secret.Reveal()}
+	if out.Authorities, err = s.Acme.Bundle().X509Bundle().Marshal(); err != nil {
+		t.Fatal(err)
 	}
-	get := func(path string) func(context.Context, int, int) {
-		return func(ctx context.Context, _, _ int) { fetch(ctx, raw, http.MethodGet, s.URL+path, "") }
+	for id, into := range map[string]*identity{loudSandbox: &out.Sandbox, loudAuditor: &out.Auditor} {
+		if into.Cert, into.Key, err = s.X509(t, id).Marshal(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	stranger := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, Certificates: []tls.Certificate{selfSigned(t)}}
-	return []loud{
-		{name: "ends of one task", callers: 400, ends: true, call: func(ctx context.Context, _, _ int) { _, _ = c.EndTask(ctx, "same", client.TaskEnd{}) }},
-		{name: "ends of many tasks", callers: 64, ends: true, call: func(ctx context.Context, caller, n int) {
-			_, _ = c.EndTask(ctx, fmt.Sprintf("end-%d-%d", caller, n), client.TaskEnd{})
-		}},
-		{name: "releases", callers: 64, ends: true, call: func(ctx context.Context, _, _ int) { _, _ = c.Release(ctx, held.ID) }},
-		{name: "withdrawals", callers: 64, ends: true, call: func(ctx context.Context, caller, _ int) {
-			if got, err := c.Request(ctx, client.Ask{Scope: "clock.set", Task: fmt.Sprintf("w-%d", caller)}); err == nil && got.Pending != nil {
-				_ = c.Withdraw(ctx, got.Pending.ID)
-			}
-		}},
-		{name: "denied requests", callers: 64, call: ask("clock.forbidden")},
-		{name: "limited requests", callers: 64, call: ask("clock.limited")},
-		{name: "requests for an unknown scope", callers: 64, call: ask("clock.unknown")},
-		{name: "pending requests", callers: 64, call: ask("clock.set")},
-		{name: "invalid requests", callers: 64, call: func(ctx context.Context, _, _ int) {
-			fetch(ctx, raw, http.MethodPost, s.URL+"/v1/tokens", `{"scope":"clock.read","task":"not a task"}`)
-		}},
-		{name: "refused handshakes", callers: 32, call: func(ctx context.Context, _, _ int) {
-			conn, err := (&tls.Dialer{Config: stranger}).DialContext(ctx, "tcp", host(s.URL))
-			if err == nil {
-				_, _ = io.WriteString(conn, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-				_ = conn.Close()
-			}
-		}},
-		{name: "event streams", callers: 64, call: func(ctx context.Context, _, _ int) {
-			ctx, cancel := context.WithTimeout(ctx, time.Second)
-			defer cancel()
-			_ = c.WatchIssuances(client.Filter{}).Follow(ctx, func(openapi.Issuance) error { return nil })
-		}},
-		{name: "introspection", callers: 64, call: func(ctx context.Context, _, _ int) {
-			form(ctx, raw, s.URL+"/oauth2/introspect", url.Values{"token": {held.Secret.Reveal()}})
-		}},
-		{name: "status lists", callers: 64, call: get("/v1/status-lists/0192f3f4-0000-7000-8000-000000000000")},
-		{name: "checkpoints", callers: 64, call: func(ctx context.Context, _, _ int) { _, _ = c.Checkpoint(ctx) }},
-		{name: "searches", callers: 64, call: func(ctx context.Context, _, _ int) { _, _ = c.Page(ctx, client.Filter{Words: "nothing"}) }},
-		{name: "own records", callers: 64, call: get("/v1/issuances/" + held.ID)},
+	own := selfSigned(t)
+	out.SelfSigned = own.Certificate[0]
+	if out.SelfSignedKey, err = x509.MarshalPKCS8PrivateKey(own.PrivateKey); err != nil {
+		t.Fatal(err)
 	}
+	pages, err := url.Parse(out.Pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cookie := range logIn(t, out.Pages, "dana").Jar.Cookies(pages) {
+		out.Cookies = append(out.Cookies, cookie.Name+"="+cookie.Value)
+	}
+	return out
 }
 
-func host(address string) string {
-	u, err := url.Parse(address)
+// logIn returns a browser that is logged in to the console.
+func logIn(t *testing.T, pages, who string) *http.Client {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
 	if err != nil {
-		panic(err)
+		t.Fatal(err)
 	}
-	return u.Host
-}
-
-func fetch(ctx context.Context, c *http.Client, method, target, body string) {
-	req, err := http.NewRequestWithContext(ctx, method, target, strings.NewReader(body))
+	browser := plain(insecure{jar})
+	browser.CheckRedirect = nil
+	resp, err := browser.Get(pages + "/login") //nolint:noctx // the client has a timeout
 	if err != nil {
-		panic(err)
-	}
-	if body != "" {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	do(c, req)
-}
-
-func form(ctx context.Context, c *http.Client, target string, values url.Values) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, strings.NewReader(values.Encode()))
-	if err != nil {
-		panic(err)
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	do(c, req)
-}
-
-func do(c *http.Client, req *http.Request) {
-	resp, err := c.Do(req)
-	if err != nil {
-		return
+		t.Fatal(err)
 	}
 	_, _ = io.Copy(io.Discard, resp.Body)
 	_ = resp.Body.Close()
+	asked := resp.Request.URL
+	fields := asked.Query()
+	fields.Set("username", who)
+	resp, err = browser.PostForm(asked.String(), fields) //nolint:noctx // the client has a timeout
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	if err != nil || resp.StatusCode != http.StatusOK || host(resp.Request.URL.String()) != host(pages) {
+		t.Fatalf("logging in got %d at %s, %v:\n%s", resp.StatusCode, resp.Request.URL, err, text)
+	}
+	return browser
+}
+
+// insecure sends Secure cookies to http://localhost, as browsers do.
+type insecure struct{ http.CookieJar }
+
+func (j insecure) SetCookies(u *url.URL, cookies []*http.Cookie) {
+	for _, cookie := range cookies {
+		cookie.Secure = cookie.Secure && u.Scheme == "https"
+	}
+	j.CookieJar.SetCookies(u, cookies)
+}
+
+// plain returns an HTTP client that keeps its connections and follows no redirect.
+func plain(jar http.CookieJar) *http.Client {
+	return &http.Client{
+		Jar: jar, Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 100},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 // selfSigned returns a certificate that no bundle has an authority for.
