@@ -40,7 +40,7 @@ func (v *visitor) Audits() bool      { return v != nil && holds(v.Auditor) }
 func (v *visitor) Administers() bool { return v != nil && holds(v.Admin) }
 
 // visitor returns the person whom the session's ID token identifies, and verifies the token again. It returns errNobody if
-// there is no token or it is no longer valid.
+// there is no token or it is no longer valid, and errPace with a visitor without roles if the person sends too many requests.
 func (c *Console) visitor(r *http.Request) (*visitor, error) {
 	raw := c.sessions.GetString(r.Context(), keyIDToken)
 	if raw == "" {
@@ -53,7 +53,7 @@ func (c *Console) visitor(r *http.Request) (*visitor, error) {
 	case err != nil:
 		return nil, errNobody
 	case !c.pace.Allow(person.ID(), c.cfg.Now()):
-		return nil, errPace
+		return &visitor{Person: person}, errPace // the refusal is theirs, and not that of a stranger
 	}
 	return &visitor{
 		Person: person, Approver: c.reach(person, people.RoleApprover), Auditor: c.reach(person, people.RoleAuditor), Admin: c.reach(person, people.RoleAdmin),

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"net/http"
 	"strings"
 
@@ -114,7 +115,17 @@ func (s *Server) forAuditors(w http.ResponseWriter, r *http.Request, operation s
 			return nil, err
 		}
 		defer leave()
-		return read(by)
+		answer, err := read(by)
+		switch answer.(type) {
+		case nil, string, []byte:
+			return answer, err
+		}
+		if err != nil {
+			return nil, err
+		}
+		// Encoding a thousand entries takes longer than reading them, so it is done in turn too.
+		text, err := json.Marshal(answer)
+		return encoded(text), err
 	})
 }
 
@@ -138,6 +149,8 @@ func (s *Server) withRole(w http.ResponseWriter, r *http.Request, operation stri
 			writeNoContent(w)
 		case string:
 			writeBytes(w, "text/plain; charset=utf-8", "no-store", []byte(answer))
+		case encoded:
+			writeBytes(w, "application/json", "no-store", answer)
 		case []byte:
 			writeBytes(w, "application/octet-stream", "no-store", answer)
 		default:
@@ -146,6 +159,9 @@ func (s *Server) withRole(w http.ResponseWriter, r *http.Request, operation stri
 		return nil
 	})
 }
+
+// encoded is an answer in JSON.
+type encoded []byte
 
 func hashesOf(path []tlog.Hash) []Hash {
 	hashes := make([]Hash, len(path))

@@ -102,7 +102,7 @@ type Config struct {
 	// rotation.
 	JWKSMaxAge time.Duration
 	// ReadConns and AuditConns are how many connections to the database there are for reads and for auditors' searches, by default 8
-	// and 4. The calls of workloads use half of the first and three quarters of the second, so that people need not wait for them.
+	// and 4. The calls of the API that only read use half of them, so that votes and the console need not wait for them.
 	ReadConns, AuditConns int
 	// CursorKey seals cursors, and DPoP nonces are derived from it. It is secret, has at least 32 bytes, and is the same on every
 	// replica.
@@ -179,7 +179,7 @@ func New(cfg Config) (*Server, error) {
 
 		introspecting: ratelimit.NewFairSemaphore(2*introspectedAtOnce*max(2, runtime.GOMAXPROCS(0)), introspectedAtOnce),
 		reading:       ratelimit.NewFairQueue((cmp.Or(cfg.ReadConns, defaultReadConns)+1)/2, maxReading, maxReadingEach),
-		auditing:      ratelimit.NewFairQueue((3*cmp.Or(cfg.AuditConns, defaultAuditConns)+3)/4, maxReading, maxReadingEach),
+		auditing:      ratelimit.NewFairQueue((cmp.Or(cfg.AuditConns, defaultAuditConns)+1)/2, maxReading, maxReadingEach),
 		counting:      ratelimit.NewFairQueue(1, maxReading, maxReadingEach),
 	}
 	for _, rs := range cfg.ResourceServers {
