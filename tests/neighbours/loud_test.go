@@ -70,7 +70,7 @@ func (l loud) run(ctx context.Context, at site) (did noise, err error) {
 	if err != nil {
 		return did, err
 	}
-	child := exec.CommandContext(ctx, os.Args[0]) //nolint:gosec // this program
+	child := exec.CommandContext(ctx, os.Args[0])
 	child.Env = append(os.Environ(), loudly+"="+l.name)
 	child.Stdin, child.Stderr = strings.NewReader(string(given)), os.Stderr
 	out, err := child.Output()
@@ -138,7 +138,7 @@ func louds(at site) ([]loud, error) {
 	}
 	stranger, person := plain(nil), plain(nil)
 	stranger.Transport = &http.Transport{
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}, ForceAttemptHTTP2: true, //nolint:gosec // it is loud
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}, ForceAttemptHTTP2: true,
 	}
 	person.Transport = withCookies{plain(nil).Transport, strings.Join(at.Cookies, "; ")}
 	unknownKey, err := x509.ParsePKCS8PrivateKey(at.SelfSignedKey)
@@ -243,7 +243,7 @@ func (c withCookies) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // unknown is the TLS configuration of a caller whose certificate no bundle has an authority for.
 func unknown(cert tls.Certificate) *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}} //nolint:gosec // it is loud
+	return &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}}
 }
 
 // handshake presents a certificate, and waits until the server has refused it.

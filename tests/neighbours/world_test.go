@@ -189,7 +189,7 @@ func logIn(t *testing.T, pages, who string) *http.Client {
 	}
 	browser := plain(insecure{jar})
 	browser.CheckRedirect = nil
-	resp, err := browser.Get(pages + "/login") //nolint:noctx // the client has a timeout
+	resp, err := browser.Get(pages + "/login")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func logIn(t *testing.T, pages, who string) *http.Client {
 	asked := resp.Request.URL
 	fields := asked.Query()
 	fields.Set("username", who)
-	resp, err = browser.PostForm(asked.String(), fields) //nolint:noctx // the client has a timeout
+	resp, err = browser.PostForm(asked.String(), fields)
 	if err != nil {
 		t.Fatal(err)
 	}
