@@ -172,7 +172,7 @@ func p99(took []time.Duration) time.Duration {
 }
 
 // TestRefusalsAreCountedExactly sends requests that policy denies, calls that are refused, and handshakes, and checks that the record has
-// few entries for them, which add up to the exact number.
+// few entries for them (T11), which add up to the exact number (I12).
 func TestRefusalsAreCountedExactly(t *testing.T) {
 	w := newWorld(t)
 	s, before := w.s[0], w.entries(t)
