@@ -356,7 +356,7 @@ func (b *Broker) Quarantine(ctx context.Context, c QuarantineOrder) (Receipt, er
 }
 
 // Unquarantine lifts the quarantine of exactly that name. It returns ErrNotFound if there is none within reach, or if the caller
-// is a workload that somebody else has quarantined.
+// is a workload in quarantine.
 func (b *Broker) Unquarantine(ctx context.Context, c QuarantineOrder) error {
 	if !c.Reach.Covers(c.SPIFFEID) {
 		return ErrNotFound
@@ -368,7 +368,7 @@ func (b *Broker) Unquarantine(ctx context.Context, c QuarantineOrder) error {
 			return fmt.Errorf("listing quarantines: %w", err)
 		}
 		i := slices.IndexFunc(standing, func(q Quarantine) bool { return q.SPIFFEID == c.SPIFFEID })
-		if i < 0 || confinedByOthers(standing, c.Actor) {
+		if i < 0 || confined(standing, c.Actor) {
 			return ErrNotFound
 		}
 		q := standing[i]
@@ -389,12 +389,10 @@ func (b *Broker) Unquarantine(ctx context.Context, c QuarantineOrder) error {
 	}
 }
 
-// confinedByOthers reports whether a quarantine that somebody else ordered applies to the caller. The caller's own do not count:
-// an admin may have to quarantine a whole trust domain that includes the admin. Quarantines never apply to people.
-func confinedByOthers(standing []Quarantine, actor Actor) bool {
-	return actor.Person == "" && slices.ContainsFunc(standing, func(q Quarantine) bool {
-		return q.Actor != actor.ID() && below(actor.ID(), q.SPIFFEID)
-	})
+// confined reports whether a quarantine applies to the caller, whoever ordered it. A quarantine names only the first who ordered it, so
+// a stolen admin could otherwise quarantine itself before others do, and lift what they ordered. Quarantines never apply to people.
+func confined(standing []Quarantine, actor Actor) bool {
+	return actor.Person == "" && slices.ContainsFunc(standing, func(q Quarantine) bool { return below(actor.ID(), q.SPIFFEID) })
 }
 
 // Quarantines lists the quarantines in force within reach.

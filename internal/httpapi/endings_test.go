@@ -20,8 +20,11 @@ import (
 )
 
 var officers = testkit.Options{
-	Catalogue: catalogue, Auditors: []string{auditor}, Admins: []string{admin}, Orchestrators: []string{runtime},
+	Catalogue: catalogue, Auditors: []string{auditor}, Admins: []string{admin, outsider}, Orchestrators: []string{runtime},
 }
+
+// outsider is an admin of acme.test that no quarantine in it covers.
+const outsider = "spiffe://other.test/ops/admin"
 
 // token requests a credential, and fails the test if it gets none.
 func token(t *testing.T, c *client.Client, ask client.Ask) *client.Token {
@@ -281,7 +284,14 @@ func TestQuarantine(t *testing.T) {
 			if err := boss.Unquarantine(t.Context(), name+"/x", ""); !errors.Is(err, client.ErrNotFound) {
 				t.Errorf("lifting another name: got %v, want ErrNotFound", err)
 			}
-			if err := boss.Unquarantine(t.Context(), name, "all well"); err != nil {
+			free := boss
+			if name == "spiffe://acme.test" {
+				if err := boss.Unquarantine(t.Context(), name, "all well"); !errors.Is(err, client.ErrNotFound) {
+					t.Errorf("lifting it as a workload of it: got %v, want ErrNotFound", err)
+				}
+				free = s.Client(t, outsider)
+			}
+			if err := free.Unquarantine(t.Context(), name, "all well"); err != nil {
 				t.Fatal(err)
 			}
 			if status, _ := askReplica(t, s, other, agent); status != 201 {
@@ -292,6 +302,32 @@ func TestQuarantine(t *testing.T) {
 			}
 			revokeAll(t, boss)
 		})
+	}
+	s.DB.Check(t)
+}
+
+// An admin workload that quarantined itself cannot lift that: another admin may have ordered the same, and a quarantine names only the
+// first who ordered it.
+func TestWorkloadDoesNotLiftWhatOthersOrdered(t *testing.T) {
+	t.Parallel()
+	s := testkit.NewStack(t, officers)
+	own, other := s.Client(t, admin), s.Client(t, outsider)
+	for _, order := range []struct {
+		by     *client.Client
+		reason string
+	}{{own, "planted"}, {other, "compromised"}} {
+		if _, err := order.by.Quarantine(t.Context(), admin, order.reason); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := own.Unquarantine(t.Context(), admin, "let me out"); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("lifting what another admin ordered too: got %v, want ErrNotFound", err)
+	}
+	if all, err := other.Quarantines(t.Context()); err != nil || len(all) != 1 || all[0].SpiffeID != admin {
+		t.Errorf("got the quarantines %+v, %v, want that of %s", all, err, admin)
+	}
+	if err := other.Unquarantine(t.Context(), admin, "all well"); err != nil {
+		t.Errorf("lifting it from outside: got %v", err)
 	}
 	s.DB.Check(t)
 }

@@ -18,7 +18,7 @@ import (
 func TestLiftedQuarantineReactivatesNothing(t *testing.T) {
 	t.Parallel()
 	options := withServers
-	options.Auditors = []string{auditor}
+	options.Auditors, options.Admins = []string{auditor}, []string{admin, outsider}
 	s := testkit.NewStack(t, options)
 	other := s.Replica(t)
 	for _, name := range []string{agent, "spiffe://acme.test/agents", "spiffe://acme.test"} {
@@ -30,7 +30,7 @@ func TestLiftedQuarantineReactivatesNothing(t *testing.T) {
 			for _, on := range []*testkit.Stack{s, other} {
 				eventuallyInactive(t, on, before)
 			}
-			if err := other.Client(t, admin).Unquarantine(t.Context(), name, "all well"); err != nil {
+			if err := other.Client(t, outsider).Unquarantine(t.Context(), name, "all well"); err != nil {
 				t.Fatal(err)
 			}
 			for _, on := range []*testkit.Stack{s, other} {
@@ -48,7 +48,7 @@ func TestLiftedQuarantineReactivatesNothing(t *testing.T) {
 				t.Errorf("a sandbox beside it: got %+v, %v", state, err)
 			}
 			after := token(t, c, read)
-			if err := s.Client(t, admin).Unquarantine(t.Context(), name, ""); !errors.Is(err, client.ErrNotFound) {
+			if err := s.Client(t, outsider).Unquarantine(t.Context(), name, ""); !errors.Is(err, client.ErrNotFound) {
 				t.Errorf("lifting it again: got %v, want ErrNotFound", err)
 			}
 			if got := introspected(t, other, gitServer, after.Secret.Reveal()); got == inactive {
