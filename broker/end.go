@@ -342,14 +342,35 @@ func (b *Broker) Revoke(ctx context.Context, r Revocation) (Receipt, error) {
 }
 
 // Quarantine stops issuing to the named sandboxes on every replica, and ends their credentials. It returns ErrNotFound if the
-// name is not within reach.
+// name is not within reach. Quarantine may be called again: the record keeps no second equal order of one actor while the first
+// is in force, so a caller that repeats it does not fill the record.
 func (b *Broker) Quarantine(ctx context.Context, c QuarantineOrder) (Receipt, error) {
 	if !c.Reach.Covers(c.SPIFFEID) {
 		return Receipt{}, ErrNotFound
 	}
 	cmd := b.command(CommandQuarantineAdd, &c.Actor, Selector{SPIFFEID: c.SPIFFEID}, c.Reason)
-	if err := b.cfg.Live.Announce(ctx, cmd); err != nil {
-		return Receipt{}, fmt.Errorf("recording a quarantine: %w", err)
+	for {
+		err := b.cfg.Live.Announce(ctx, cmd)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ErrNotFound) || ctx.Err() != nil {
+			return Receipt{}, fmt.Errorf("recording a quarantine: %w", err)
+		}
+		standing, err := b.cfg.Live.Quarantines(ctx, Reach{Subject: c.SPIFFEID})
+		if err != nil {
+			return Receipt{}, fmt.Errorf("listing quarantines: %w", err)
+		}
+		for _, q := range standing {
+			if q.SPIFFEID == c.SPIFFEID && q.Actor == c.Actor.ID() && q.Reason == c.Reason {
+				// The replica that carried it out may have died. Spare what begins after somebody lifts it now.
+				e := ending{cause: CauseQuarantined, actor: q.Actor, before: q.Index}
+				receipt, err := b.endAll(ctx, Confined(q.SPIFFEID), c.Reach, e)
+				receipt.Command = q.Command
+				return receipt, err
+			}
+		}
+		// Somebody has just lifted the equal quarantine.
 	}
 	cmd.Target = Confined(c.SPIFFEID)
 	return b.carryOut(ctx, cmd, c.Reach, CauseQuarantined)

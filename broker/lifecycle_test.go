@@ -40,11 +40,16 @@ func (p *tape) say(format string, args ...any) {
 }
 
 func (p *tape) Announce(_ context.Context, cmd broker.Command) error {
+	if cmd.Kind == broker.CommandQuarantineAdd {
+		q := broker.Quarantine{SPIFFEID: cmd.Target.SPIFFEID, Actor: cmd.Actor.ID(), Reason: cmd.Reason, Index: 7}
+		if slices.ContainsFunc(p.quarantines, func(stands broker.Quarantine) bool { stands.Command = ""; return stands == q }) {
+			return broker.ErrNotFound
+		}
+		q.Command = cmd.ID
+		p.quarantines = append(p.quarantines, q)
+	}
 	p.say("announce %s", cmd.Kind)
 	p.commands = append(p.commands, cmd)
-	if cmd.Kind == broker.CommandQuarantineAdd {
-		p.quarantines = append(p.quarantines, broker.Quarantine{SPIFFEID: cmd.Target.SPIFFEID, Actor: cmd.Actor.ID(), Command: cmd.ID})
-	}
 	return nil
 }
 
@@ -404,6 +409,37 @@ func TestCredentialMintedDuringRevocationIsRevoked(t *testing.T) {
 	receipt, err := f.Revoke(t.Context(), broker.Revocation{Actor: broker.WorkloadActor(f.who), Target: broker.Selector{ID: fresh}})
 	if err != nil || len(receipt.Ended) != 1 || receipt.Ended[0].Status != broker.StatusRevoked {
 		t.Errorf("got %+v, %v, want it revoked", receipt.Ended, err)
+	}
+}
+
+// An equal order of the same actor is recorded once, but ends what is left each time. Another reason or another actor is recorded.
+func TestRepeatedQuarantineIsRecordedOnce(t *testing.T) {
+	f := newFixture(t)
+	order := broker.QuarantineOrder{
+		Actor: broker.WorkloadActor(f.who), SPIFFEID: "spiffe://acme.example/support", Reason: "odd", Reach: broker.ReachOf([]string{"spiffe://acme.example"}),
+	}
+	first, err := f.Quarantine(t.Context(), order)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.tape.live = []broker.LiveCredential{{ID: id(t, time.Minute, f.clock), Kind: "jwt", Status: broker.StatusIssued, Expires: f.clock.Add(time.Minute)}}
+	again, err := f.Quarantine(t.Context(), order)
+	if err != nil || again.Command != first.Command || len(again.Ended) != 1 || again.Ended[0].Cause != broker.CauseQuarantined {
+		t.Errorf("repeating it: got %+v, %v, want what the first order left, ended by command %s", again, err, first.Command)
+	}
+	if f.tape.page.Before != 7 {
+		t.Errorf("got what began before %d ended, want what began before the quarantine", f.tape.page.Before)
+	}
+	f.tape.live = nil
+	for range 2 {
+		for _, other := range []broker.QuarantineOrder{
+			{Actor: order.Actor, SPIFFEID: order.SPIFFEID, Reason: "odder", Reach: order.Reach},
+			{Actor: broker.Actor{Person: "https://idp#alice"}, SPIFFEID: order.SPIFFEID, Reason: "odd", Reach: order.Reach},
+		} {
+			if r, err := f.Quarantine(t.Context(), other); err != nil || r.Command == first.Command {
+				t.Errorf("%+v: got %+v, %v, want an entry of its own", other, r, err)
+			}
+		}
 	}
 }
 

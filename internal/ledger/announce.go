@@ -47,6 +47,10 @@ WITH locked AS MATERIALIZED (
 				SELECT FROM task_ends AS t
 				WHERE t.spiffe_id = doc #>> '{target,spiffe_id}' AND t.task = doc #>> '{target,task}'
 					AND (t.ended OR (doc ->> 'at')::timestamptz > time AND t.ends_at <= (doc ->> 'at')::timestamptz))
+			WHEN kind = 'quarantine.add' THEN NOT EXISTS (
+				SELECT FROM quarantines AS q
+				WHERE (q.spiffe_id, q.actor, q.reason) = (doc #>> '{target,spiffe_id}',
+					coalesce(doc #>> '{actor,spiffe_id}', doc #>> '{actor,id}'), doc ->> 'reason'))
 			WHEN kind = 'quarantine.remove' THEN n IN (SELECT n FROM lifted)
 			WHEN kind LIKE 'approval.%' THEN n IN (SELECT n FROM moved)
 			WHEN kind = 'passkey.registered' THEN may_register(doc #>> '{actor,id}', doc ->> 'credential', doc ->> 'digest')
@@ -77,7 +81,7 @@ WITH locked AS MATERIALIZED (
 	SELECT doc #>> '{target,spiffe_id}', time, coalesce(doc #>> '{actor,spiffe_id}', doc #>> '{actor,id}'), doc ->> 'reason',
 		id, head.base + place
 	FROM judged, head
-	WHERE kind = 'quarantine.add'
+	WHERE accepted AND kind = 'quarantine.add'
 	ON CONFLICT (spiffe_id) DO NOTHING
 ), met AS (
 	INSERT INTO people AS p (id, name, handle, groups, said_at, entry, entry_index)
@@ -152,7 +156,8 @@ type targetBody struct {
 
 // Announce implements [broker.LiveCredentials]. If a task gets two ends, it ends at the earlier time. A quarantine that is
 // already in force stays as it is, and the second command is recorded. Announce returns broker.ErrNotFound if a task has ended
-// already or ends sooner, and if a quarantine to lift is not in force or was not added by the named command.
+// already or ends sooner, if the same actor has ordered a quarantine in force for the same reason, and if a quarantine to lift is
+// not in force or was not added by the named command.
 func (l *Ledger) Announce(ctx context.Context, cmd broker.Command) error {
 	e, err := newEntry(cmd.Kind, cmd.ID, cmd.Time)
 	if err != nil {

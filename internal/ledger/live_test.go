@@ -168,6 +168,11 @@ func TestQuarantines(t *testing.T) {
 	announce(t, l, first)
 	elsewhere, above := quarantine("spiffe://other.test"), quarantine("spiffe://acme.test/a")
 	announce(t, other, second, elsewhere, above)
+	for _, on := range []*ledger.Ledger{l, other} {
+		if err := on.Announce(t.Context(), quarantine(sandbox)); !errors.Is(err, broker.ErrNotFound) {
+			t.Errorf("an equal order while the first is in force: got %v, want ErrNotFound", err)
+		}
+	}
 	list := func(reach broker.Reach) []broker.Quarantine {
 		t.Helper()
 		got, err := other.Quarantines(t.Context(), reach)
@@ -222,6 +227,10 @@ func TestQuarantines(t *testing.T) {
 	wg.Wait()
 	if lifted.Load() != 1 || none.Load() != 9 {
 		t.Errorf("got %d lifted and %d not found, want 1 and 9", lifted.Load(), none.Load())
+	}
+	announce(t, l, quarantine(sandbox)) // after the lift it is a new order
+	if n := size(t, db); n != 6 {
+		t.Errorf("got %d entries, want 6: four orders, a lift and another order", n)
 	}
 	db.Check(t)
 }
@@ -310,7 +319,7 @@ func TestBadCommands(t *testing.T) {
 		"a quarantine of everything": quarantine("spiffe://"),
 		"a reason that is no text":   func() broker.Command { c := quarantine(sandbox); c.Reason = "\xff"; return c }(),
 		"no id":                      func() broker.Command { c := quarantine(sandbox); c.ID = ""; return c }(),
-		"the same command again":     good,
+		"the same command again":     func() broker.Command { c := good; c.Reason = "another"; return c }(),
 	} {
 		if err := l.Announce(t.Context(), cmd); !errors.Is(err, record.ErrUnrecordable) {
 			t.Errorf("%s: got %v, want ErrUnrecordable", name, err)
@@ -610,8 +619,10 @@ func TestUrgentEntriesLeaveTurns(t *testing.T) {
 	all.Go(func() { begin(t, l, allowed(nil)) }) // in flight
 	waiting()
 	const orders = 20
-	for range orders {
-		all.Go(func() { announce(t, l, quarantine("spiffe://other.test/agents/same")) })
+	for n := range orders {
+		cmd := quarantine("spiffe://other.test/agents/same")
+		cmd.Reason = fmt.Sprint(n) // an equal order would leave no entry
+		all.Go(func() { announce(t, l, cmd) })
 	}
 	until(t, "the quarantines are queued", func() bool { return l.QueuedUrgent() == orders })
 	all.Go(func() { begin(t, l, allowed(nil)) })
