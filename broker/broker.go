@@ -76,7 +76,8 @@ type Broker struct {
 	inForce  catalogueInForce
 	// listeners are notified of requests that wait for approval.
 	listeners listeners
-	followers *ratelimit.FairSemaphore // callers that follow the record
+	// followers are sandboxes that follow their own records, and auditors are auditors that follow the record.
+	followers, auditors *ratelimit.FairSemaphore
 	// places assigns places in status lists to new tokens. lists caches the signed lists.
 	places places
 	lists  lists
@@ -102,6 +103,7 @@ func New(cfg Config) (*Broker, error) {
 		dpopProofs: ratelimit.NewFairLimiter(dpopProofsPerSecond, dpopProofsOfOne),
 		waiters:    waiters{places: ratelimit.NewFairSemaphore(maxWaiting, maxWaitingEach), byRequest: map[string]*waiter{}},
 		followers:  ratelimit.NewFairSemaphore(maxFollowing, maxListeningEach),
+		auditors:   ratelimit.NewFairSemaphore(maxAuditing, maxListeningEach),
 		listeners: listeners{
 			places: ratelimit.NewSemaphore(maxListening, maxListeningEach), present: map[*Listener]bool{}, joined: make(chan struct{}, 1),
 		},

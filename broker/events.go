@@ -357,9 +357,11 @@ func (b *Broker) watch(ctx context.Context) {
 	}
 }
 
-// maxFollowing is how many followers a replica has at most, half of them of one trust domain that is alone, and maxListeningEach how
-// many of them may be the same caller. Each follower queries the store about once a second.
-const maxFollowing = 200
+// maxFollowing is how many sandboxes follow their own records on a replica at most, half of them of one trust domain that is alone, and
+// maxListeningEach how many of them may be the same caller. maxAuditing is the same for auditors: a follower keeps its place for as long
+// as it likes, so sandboxes of a few trust domains could lock out the auditors if they shared places. Each follower queries the store
+// about once a second.
+const maxFollowing, maxAuditing = 200, 100
 
 // Changes are records that have begun or changed, in the order of their latest change. Each appears once, in its current state.
 type Changes struct {
@@ -369,10 +371,14 @@ type Changes struct {
 	Further bool
 }
 
-// Follow reserves a place for a caller that polls Changes, until it calls leave. It returns ErrCrowded if there are too many
-// followers, or too many by this caller.
-func (b *Broker) Follow(who string) (leave func(), err error) {
-	if leave, err = b.followers.Enter(tenantOf(who), who); err != nil {
+// Follow reserves a place for a caller that polls Changes within reach, until it calls leave. It returns ErrCrowded if there are too
+// many followers, or too many by this caller.
+func (b *Broker) Follow(who string, reach Reach) (leave func(), err error) {
+	places := b.auditors
+	if reach.Subject != "" {
+		places = b.followers
+	}
+	if leave, err = places.Enter(tenantOf(who), who); err != nil {
 		return nil, ErrCrowded
 	}
 	return leave, nil

@@ -85,7 +85,7 @@ func (s *Server) WatchIssuances(w http.ResponseWriter, r *http.Request, p WatchI
 				return err
 			}
 		}
-		leave, err := s.cfg.Broker.Follow(nameOf(by.who))
+		leave, err := s.cfg.Broker.Follow(nameOf(by.who), by.within)
 		if err != nil {
 			return err
 		}
