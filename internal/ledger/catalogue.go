@@ -55,7 +55,7 @@ func changeEntry(step broker.CatalogueStep) (entry, error) {
 	if err != nil {
 		return entry{}, err
 	}
-	e.command, e.overtakes, e.alone = true, true, "catalogue"
+	e.command, e.overtakes, e.alone, e.urgent = true, true, "catalogue", true
 	body := changeBody{
 		Header: e.header(), Digest: step.Digest, Base: step.Base,
 		Number: step.Version, Proposal: step.Proposal, Proposer: step.Proposer, Reason: step.Reason,

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
@@ -397,7 +398,8 @@ func (l *Ledger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
 		return err
 	}
 	e.alone, e.term, e.ended = out.ID, out.Term, out.Status != broker.StatusIssued
-	e.urgent = out.Detail == broker.CauseRevoked || out.Detail == broker.CauseQuarantined
+	byPerson := out.Actor != "" && !strings.HasPrefix(out.Actor, "spiffe://")
+	e.urgent = out.Detail == broker.CauseRevoked || out.Detail == broker.CauseQuarantined || out.Detail == broker.CauseTaskEnded && byPerson
 	body := outcomeBody{
 		Header: e.header(), Status: string(out.Status), Detail: out.Detail,
 		Actor: out.Actor, Term: out.Term,

@@ -128,8 +128,8 @@ type Ledger struct {
 	forgotten  chan struct{} // closed when keepCache has ended
 	rounds     rounds
 
-	// urgent has the entries of people and admins: votes, quarantines, revocations. They come before those in queue, however many
-	// entries sandboxes cause.
+	// urgent has the entries of people and admins: votes, quarantines, revocations, catalogues. They come before those in queue,
+	// however many entries sandboxes cause.
 	urgent, queue chan *job
 	stopped       chan struct{} // closed when the flusher is done
 

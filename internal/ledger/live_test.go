@@ -608,6 +608,39 @@ func TestUrgentEntriesOvertake(t *testing.T) {
 	db.Check(t)
 }
 
+// TestEndsByPeopleAndCataloguesAreUrgent checks that what a person's end of a task ends, and a catalogue that an admin applies, do not
+// wait behind what sandboxes end (T11).
+func TestEndsByPeopleAndCataloguesAreUrgent(t *testing.T) {
+	t.Parallel()
+	db := testkit.NewDB(t)
+	l := open(t, db.BrokerURL)
+	const ends = 20
+	var ended []broker.Outcome
+	for range ends + 1 {
+		rec := allowed(nil)
+		begin(t, l, rec)
+		out := to(rec, broker.StatusRevoked)
+		out.Detail, out.Actor = broker.CauseTaskEnded, sandbox
+		ended = append(ended, out)
+	}
+	ended[ends].Actor = "https://idp.test#alice"
+	applied := step(t, l, broker.CatalogueApplied, "Urgent", "https://idp.test#alice")
+	waiting, release := hold(t, db)
+	var all sync.WaitGroup
+	all.Go(func() { begin(t, l, allowed(nil)) }) // in flight
+	waiting()
+	for _, out := range ended[:ends] {
+		all.Go(func() { settle(t, l, out) })
+	}
+	until(t, "the ends of sandboxes are queued", func() bool { return l.Queued() == ends })
+	all.Go(func() { settle(t, l, ended[ends]) })
+	all.Go(func() { take(t, l, applied) })
+	until(t, "the others are queued as urgent", func() bool { return l.QueuedUrgent() == 2 })
+	release()
+	all.Wait()
+	db.Check(t)
+}
+
 // TestUrgentEntriesLeaveTurns checks that an entry of a sandbox is committed although many urgent entries came first, each of which
 // needs a batch of its own (T11).
 func TestUrgentEntriesLeaveTurns(t *testing.T) {
