@@ -11,6 +11,8 @@ RACE   := ./internal/httpapi ./internal/ledger/... ./internal/egress ./internal/
 # Tests that `make test` leaves to suites: those in a browser to `make e2e`, those of speed to `make speed`.
 BROWSER := ^TestBrowser
 SPEED   := Fast$$
+# Tests that fill a file system of their own, which only root may mount: `make faults` runs them.
+DISK    := FullDisk|DiskIsFull
 # The suites of `make prove`, the longest first: they test a whole deployment rather than a package. The soak takes an hour and
 # runs alone.
 SUITES := faults tamper history upgrade e2e race conformance rotation egress hostile speed docs-run canary
