@@ -90,6 +90,10 @@ func (p *tape) Key() (broker.Key, error) {
 	return broker.Key{ID: "kid-1", Algorithm: "ES256", Version: 1}, nil
 }
 
+func (p *tape) KeyFor(algorithm string) (broker.Key, error) {
+	return broker.Key{ID: "kid-" + algorithm, Algorithm: algorithm, Version: 1}, nil
+}
+
 func (p *tape) Mint(_ context.Context, order *broker.Order) (broker.Credential, error) {
 	p.events = append(p.events, "mint")
 	p.orders = append(p.orders, order)

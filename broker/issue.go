@@ -129,6 +129,9 @@ func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, no
 	if d.Grant != nil {
 		return rec, Key{}, nil
 	}
+	if credential.Federated() {
+		return b.prepareFederated(rec, d)
+	}
 	key, err := b.cfg.Minter.Key()
 	if err != nil {
 		return Record{}, Key{}, fmt.Errorf("choosing a signing key: %w", err)
@@ -167,15 +170,41 @@ func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, no
 	if p := req.Parent; p != nil {
 		claims.Subject, claims.Actor = p.Subject, &token.Actor{Subject: claims.ClientID, Actor: p.Actor}
 	}
+	rec.Intent.OneShot, rec.Intent.StatusList, rec.Intent.StatusIndex = credential.OneShot, in.list, in.index
+	return rec, key, rec.Intent.describe("", credential.Audience, key, claims)
+}
+
+// prepareFederated adds the intent of a token for another system. Its jti is the id of the record, so no two tokens share one.
+func (b *Broker) prepareFederated(rec Record, d scopes.Decision) (Record, Key, error) {
+	credential := d.Scope.Credential
+	key, err := b.cfg.Minter.KeyFor(credential.Federation.Algorithm)
+	if err != nil {
+		return Record{}, Key{}, fmt.Errorf("choosing a signing key: %w", err)
+	}
+	claims := token.FederatedClaims{
+		Issuer:    b.cfg.Issuer,
+		Subject:   d.FederatedSubject,
+		Audience:  credential.Audience,
+		IssuedAt:  rec.Time.Unix(),
+		NotBefore: rec.Time.Unix(),
+		Expires:   rec.Expires.Unix(),
+		ID:        rec.ID,
+		ClientID:  rec.Subject.ID.String(),
+		Scope:     d.Scope.Name,
+		Task:      rec.Request.Task,
+	}
+	return rec, key, rec.Intent.describe(token.FederatedType, credential.Audience, key, claims)
+}
+
+// describe fixes the type, the key and the claims of a JWT. An access token has no type.
+func (i *Intent) describe(typ, audience string, key Key, claims any) error {
 	payload, err := json.Marshal(claims)
 	if err != nil {
-		return Record{}, Key{}, fmt.Errorf("encoding claims: %w", err)
+		return fmt.Errorf("encoding claims: %w", err)
 	}
-	rec.Intent.Audience, rec.Intent.OneShot = credential.Audience, credential.OneShot
-	rec.Intent.KeyID, rec.Intent.Algorithm = key.ID, key.Algorithm
-	rec.Intent.StatusList, rec.Intent.StatusIndex = in.list, in.index
-	rec.Intent.Claims, rec.Intent.ClaimsDigest = payload, sha256.Sum256(payload)
-	return rec, key, nil
+	i.Type, i.Audience, i.KeyID, i.Algorithm = typ, audience, key.ID, key.Algorithm
+	i.Claims, i.ClaimsDigest = payload, sha256.Sum256(payload)
+	return nil
 }
 
 // turnAway commits a denial for a request that the ledger refused because of a quarantine, an ended task or a limit. If cause
@@ -339,7 +368,7 @@ func asking(who attest.Identity, req Request) scopes.Subject {
 
 // bindable drops the proved key from a request if the credential cannot be bound to it.
 func bindable(req Request, d scopes.Decision) Request {
-	if d.Scope == nil || d.Scope.Credential.Kind != scopes.KindJWT {
+	if d.Scope == nil || !d.Scope.Credential.AccessToken() {
 		req.JKT = ""
 	}
 	return req
@@ -446,7 +475,7 @@ func canonical(rec Record, asks scopes.Approval) (string, error) {
 		Scope: d.Scope.Name, Authority: string(d.Scope.Authority), Resource: d.Resource, Params: d.Params,
 		TTL: int64(d.TTL / time.Second), RequestContext: rec.Request.RequestContext, Audience: d.Scope.Credential.Audience,
 		Catalogue: d.Catalogue, Digest: rec.Digest[:], Group: asks.Group, Quorum: asks.Quorum,
-		BreakGlass: asks.BreakGlass, Expires: rec.Expires.Unix(), JKT: rec.Request.JKT, User: userID(rec.Request.User),
+		FederatedSubject: d.FederatedSubject, BreakGlass: asks.BreakGlass, Expires: rec.Expires.Unix(), JKT: rec.Request.JKT, User: userID(rec.Request.User),
 	}
 	if d.Scope.Credential.Bind == scopes.BindMTLS {
 		s.Thumbprint = rec.Subject.Thumbprint
@@ -474,6 +503,8 @@ type Expectation struct {
 	Audience  string
 	Authority string
 	Resource  string
+	// AccessToken means that the credential must be one that resource servers accept, and not a token for another system.
+	AccessToken bool
 }
 
 // The properties of a grant that can differ from the expectation.
@@ -496,6 +527,9 @@ func (u *UnexpectedGrantError) Error() string {
 func (e Expectation) check(d scopes.Decision) error {
 	if d.Outcome == scopes.Deny {
 		return nil
+	}
+	if e.AccessToken && !d.Scope.Credential.AccessToken() {
+		return &UnexpectedGrantError{UnexpectedKind}
 	}
 	for _, f := range []struct{ field, want, got string }{
 		{UnexpectedKind, e.Kind, d.Scope.Credential.Kind},

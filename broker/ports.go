@@ -223,6 +223,9 @@ type Election interface {
 type Minter interface {
 	// Key returns the key that signs the next JWT. It reads from memory and returns ErrVaultUnavailable if no key is known.
 	Key() (Key, error)
+	// KeyFor returns the key that signs the next token for another system with a JWS algorithm. If Vault has no key for that
+	// algorithm, it returns ErrVaultRefused. Other errors are as for Key.
+	KeyFor(algorithm string) (Key, error)
 	// Mint redeems the order and returns exactly the credential that its intent names. It asks Vault at most once.
 	//
 	// Errors are ErrVaultUnavailable, ErrVaultRefused, ErrMintMismatch and ErrOrderSpent. After an error, the caller must not
@@ -253,7 +256,7 @@ const UnrenewedLife = 30 * time.Second
 // Key names one version of the signing key.
 type Key struct {
 	ID        string // RFC 7638 thumbprint
-	Algorithm string // JWS algorithm: "ES256" or "EdDSA"
+	Algorithm string // JWS algorithm: "ES256", "EdDSA" or "RS256"
 	Version   int    // Vault's key version
 }
 

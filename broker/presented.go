@@ -145,7 +145,7 @@ func opens(by *scopes.Catalogue, p ForwardedCall) error {
 		return ErrInactive
 	}
 	scope, ok := by.Scope(p.Token.Scope)
-	if !ok || scope.Credential.Kind != scopes.KindJWT || scope.Credential.Audience != p.Token.Audience {
+	if !ok || !scope.Credential.AccessToken() || scope.Credential.Audience != p.Token.Audience {
 		return &CallNotAllowedError{Why: "the scope of the token is no longer in the catalogue, or has another audience"}
 	}
 	if ok, why := egressrule.Allowed(scope.Egress, p.Token.Details[0].Params, p.Call); !ok {

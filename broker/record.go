@@ -98,6 +98,7 @@ type Intent struct {
 	Audience  string
 	KeyID     string // RFC 7638 thumbprint of the signing key
 	Algorithm string // of the key: its JWS name
+	Type      string // the typ header of a JWT for another system; empty for an access token
 	OneShot   bool   // the token moves to StatusUsed after one use
 	// StatusList is the UUID of the token's status list, or empty. StatusIndex is the token's index in it.
 	StatusList  string

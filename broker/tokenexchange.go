@@ -52,7 +52,7 @@ func (b *Broker) Delegate(ctx context.Context, who attest.Identity, h TokenExcha
 		Scope: parent.Scope, Params: parent.Details[0].Params, TTL: h.TTL, RequestContext: recorded.RequestContext, Reason: h.Reason,
 		Parent: &parent, User: recorded.User,
 	}
-	granted := Expectation{Kind: scopes.KindJWT, Audience: parent.Audience, Resource: parent.Details[0].Identifier}
+	granted := Expectation{Kind: scopes.KindJWT, AccessToken: true, Audience: parent.Audience, Resource: parent.Details[0].Identifier}
 	if len(parent.Details[0].Actions) == 1 {
 		granted.Authority = parent.Details[0].Actions[0]
 	}

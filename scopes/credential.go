@@ -15,6 +15,7 @@ const (
 	maxNames      = 20 // of one certificate
 	maxDataKeys   = 32
 	maxRules      = 16
+	maxSubject    = 255 // bytes of the claim sub (OpenID Connect Core, section 2)
 	keyWithinSVID = "within_svid"
 )
 
@@ -36,7 +37,7 @@ type credentialKind struct {
 // credentialKinds returns the kinds in the order in which messages list them.
 func credentialKinds() []credentialKind {
 	return []credentialKind{
-		{KindJWT, []string{"audience"}, []string{"bind", "uses", "status_list"}, "{kind: jwt, audience: https://gateway.example}", (*credentialReader).jwt},
+		{KindJWT, []string{"audience"}, []string{"bind", "uses", "status_list", "federation"}, "{kind: jwt, audience: https://gateway.example}", (*credentialReader).jwt},
 		{
 			KindVaultToken,
 			[]string{"policy"},
@@ -125,14 +126,43 @@ func (c *credentialReader) jwt() {
 	audience, ok := c.text(c.fields["audience"], "credential.audience")
 	u, err := url.Parse(audience)
 	unclear := func(c rune) bool { return c <= ' ' || c > '~' || c == '#' }
-	if ok && (err != nil || !u.IsAbs() || (u.Host == "" && u.Opaque == "") || u.User != nil ||
-		len(audience) > maxAudience || strings.ContainsFunc(audience, unclear)) {
+	visible := len(audience) <= maxAudience && !strings.ContainsFunc(audience, unclear)
+	switch federated := c.fields["federation"] != nil; {
+	case !ok:
+	case federated && (audience == "" || !visible): // other systems choose names such as sts.amazonaws.com
+		c.at(c.fields["audience"], "credential.audience must be what the other system expects, visible ASCII without #, such as sts.amazonaws.com")
+	case !federated && (err != nil || !u.IsAbs() || (u.Host == "" && u.Opaque == "") || u.User != nil || !visible):
 		c.at(c.fields["audience"], "credential.audience must be an absolute URI without fragment or user, such as https://gateway.example")
 	}
 	c.out.Audience = audience
 	c.out.Bind = c.oneOf(c.fields["bind"], "credential.bind", BindNone, BindMTLS, BindDPoP)
 	_, c.out.OneShot = c.integer(c.fields["uses"], "credential.uses", 1, 1)
 	c.out.StatusList = c.flag(c.fields["status_list"], "credential.status_list")
+	if c.fields["federation"] != nil {
+		c.federation(c.fields["federation"])
+	}
+}
+
+const federationExample = "{subject: 'repo:{repo}:task', algorithm: RS256}"
+
+// federation reads how another system identifies the sandbox. Such a system knows neither Brevet's introspection nor its status
+// lists, and does not check a binding, so the scope must not promise them.
+func (c *credentialReader) federation(n *yaml.Node) {
+	fields := c.mapping(n, "credential.federation", "subject", "algorithm")
+	if fields == nil {
+		return
+	}
+	for _, key := range []string{"bind", "uses", "status_list"} {
+		if c.fields[key] != nil {
+			c.at(c.fields[key], "credential.%s cannot be used with federation: the other system does not check it", key)
+		}
+	}
+	if fields["subject"] == nil {
+		c.at(n, "credential.federation needs a subject, such as %s", federationExample)
+		return
+	}
+	c.out.Federation.Subject, c.recipe.subject = c.template(fields["subject"], "credential.federation.subject", &subjectPlace, c.params)
+	c.out.Federation.Algorithm = c.oneOf(fields["algorithm"], "credential.federation.algorithm", AlgorithmRS256, AlgorithmES256)
 }
 
 func (c *credentialReader) vaultToken() {

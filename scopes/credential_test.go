@@ -125,7 +125,7 @@ func TestLoadRefusesCredentials(t *testing.T) {
 		{"{kind: 7}", "credential.kind must be text; put it in quotes"},
 		{"{kind: vault_token}", `credential.kind "vault_token" is unknown; choose jwt, vault-token, database, pki, ssh, kv or vault`},
 		// Each kind has its own keys.
-		{"{kind: jwt, audience: 'urn:a:b', within_svid: true}", `credential of kind jwt: unknown key "within_svid"; the keys are kind, audience, bind, uses, status_list`},
+		{"{kind: jwt, audience: 'urn:a:b', within_svid: true}", `credential of kind jwt: unknown key "within_svid"; the keys are kind, audience, bind, uses, status_list, federation`},
 		{"{kind: jwt, audience: 'urn:a:b', uses: 2}", "credential.uses must be a whole number from 1 to 1"},
 		{"{kind: kv, path: a/b, bind: mtls}", `credential of kind kv: unknown key "bind"; the keys are kind, path, within_svid`},
 		{"{kind: kv, path: a/b, static: false}", `credential of kind kv: unknown key "static"; the keys are kind, path, within_svid`},

@@ -102,7 +102,9 @@ type Decision struct {
 	Approval    *Approval // if pending: who may approve
 	Narrowest   *Ask      // if denied: the nearest request that would pass, if any
 	Grant       *Grant    // unless denied: the request for Vault; nil for a JWT
-	Catalogue   string    // the digest
+	// FederatedSubject is the rendered subject of a token for another system; empty for every other credential.
+	FederatedSubject string
+	Catalogue        string // the digest
 }
 
 var taskSyntax = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
@@ -220,6 +222,11 @@ func (c *Catalogue) decide(who Subject, ask Ask, sent keyProofs, now time.Time, 
 	grant, bad := def.grant(params, ask, sent)
 	if bad != nil {
 		return d, bad
+	}
+	if def.scope.Credential.Federated() {
+		if d.FederatedSubject, bad = def.recipe.subject.render(params); bad != nil {
+			return d, bad
+		}
 	}
 	d.Scope, d.Params = def.scope.clone(), params
 

@@ -152,11 +152,16 @@ func credentialSchema() object {
 	rule := closed([]string{"path", "capabilities"}, object{
 		"path": rulePlace.schema(), "capabilities": object{"type": "array", "items": choice(capabilities...), "minItems": 1},
 	})
+	federation := closed([]string{"subject"}, object{
+		"subject":   described("The claim sub, which the other system's trust configuration names: a template such as repo:{repo}:task.", subjectPlace.schema()),
+		"algorithm": described("The signature algorithm. Default RS256.", choice(AlgorithmRS256, AlgorithmES256)),
+	})
 	keys := object{
-		"audience":    described("The one audience of the token, an absolute URI.", text(maxAudience)),
+		"audience":    described("The one audience of the token: an absolute URI or, with federation, what the other system expects.", text(maxAudience)),
 		"bind":        described("mtls: the token is valid only with the certificate that it was issued to, and expires with it. dpop: it is valid only with proofs by the key that requested it.", choice(BindNone, BindMTLS, BindDPoP)),
 		"uses":        described("1: the token is valid for one call. The first service that checks it uses it up.", whole(1, 1)),
 		"status_list": described("The token names a status list that shows whether it was revoked, for services that cannot introspect it.", flag()),
+		"federation":  described("The token is for the token exchange of another system, such as a cloud. Brevet's resource servers refuse it.", federation),
 		"mount":       described("The mount path of the engine.", mount),
 		"role":        described("The engine's role.", rolePlace.schema()),
 		"path":        described("The path in Vault to read or write.", pathPlace.schema()),

@@ -17,6 +17,7 @@ type recipe struct {
 	path                 template // for every kind but jwt and vault-token
 	commonName           template
 	dnsNames, principals []template
+	subject              template // of a JWT with federation
 	data                 map[string]template
 	rules                []rule      // vault-token
 	policy               VaultPolicy // limits the token that calls Vault; a vault-token has one policy per combination instead

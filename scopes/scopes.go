@@ -126,6 +126,8 @@ type Credential struct {
 	OneShot  bool   // the token is good for one call
 	// StatusList makes the token name a status list, which shows whether the token was revoked.
 	StatusList bool
+	// Federation makes the token one for another system's token exchange. Its zero value makes it an access token.
+	Federation Federation
 
 	Mount      string            // database, pki, ssh: the engine's mount path; never a template
 	Role       string            // database, pki, ssh: the engine's role
@@ -141,6 +143,25 @@ type Credential struct {
 	// WithinSVID makes the credential end with the SVID of the request at the latest. For a JWT, Bind decides this.
 	WithinSVID bool
 }
+
+// Federation describes a JWT that its holder exchanges at another system: a client assertion (RFC 7523) or a subject token
+// (RFC 8693) for workload identity federation. Brevet and its resource servers never accept it.
+type Federation struct {
+	Subject   string // template of the claim sub; never empty if the credential has a federation
+	Algorithm string // JWS algorithm: RS256 or ES256
+}
+
+// The algorithms of Federation. Every system that federates accepts RS256; some accept nothing else.
+const (
+	AlgorithmRS256 = "RS256"
+	AlgorithmES256 = "ES256"
+)
+
+// Federated reports whether the credential is a JWT for the token exchange of another system.
+func (c Credential) Federated() bool { return c.Federation.Subject != "" }
+
+// AccessToken reports whether the credential is an access token, which resource servers accept.
+func (c Credential) AccessToken() bool { return c.Kind == KindJWT && !c.Federated() }
 
 // Summary describes the kind and its target on one line, for lists that people read: "database database/creds/{env}-ro".
 func (c Credential) Summary() string {
@@ -159,6 +180,8 @@ func (c Credential) Summary() string {
 		about = c.Mount + "/issue/" + c.Role
 	case c.Static:
 		about += " (static)"
+	case c.Federated():
+		about += " as " + c.Federation.Subject + " (federation)"
 	}
 	return c.Kind + " " + about
 }

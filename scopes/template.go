@@ -21,6 +21,8 @@ type place struct {
 	head    *regexp.Regexp // the text before the first parameter; nil for any
 	headWhy string         // the message if head does not match
 	value   *regexp.Regexp // each value, in addition to its type's rules; nil for any
+	// barred is a character that value never matches, and that no pattern of a parameter may match either. Zero means a slash.
+	barred rune
 	// whole returns why a fully rendered text is refused, or "".
 	whole func(string) string
 }
@@ -117,10 +119,10 @@ func (t template) uses(params map[string]Param) string {
 		if t.at.value == nil {
 			continue
 		}
-		if p.Type == ParamString && !t.at.value.MatchString("/") {
+		if barred := cmp.Or(t.at.barred, '/'); p.Type == ParamString && !t.at.value.MatchString(string(barred)) {
 			pattern, err := syntax.Parse(p.Pattern, syntax.Perl)
-			if err != nil || couldMatch(pattern, '/') {
-				return fmt.Sprintf("has {%s}, whose pattern could match a /; write one that cannot, such as [a-z0-9-]+", name)
+			if err != nil || couldMatch(pattern, barred) {
+				return fmt.Sprintf("has {%s}, whose pattern could match a %c; write one that cannot, such as [a-z0-9-]+", name, barred)
 			}
 		}
 		for _, value := range p.Values {
@@ -157,6 +159,7 @@ func couldMatch(re *syntax.Regexp, c rune) bool {
 var (
 	kindSyntax     = regexp.MustCompile(`^[a-z][a-z0-9-]*:`)
 	segmentValue   = regexp.MustCompile(`^[^/]+$`)
+	subjectValue   = regexp.MustCompile(`^[A-Za-z0-9._/@-]+$`)
 	dnsValue       = regexp.MustCompile(`^[a-z0-9.-]+$`)
 	principalValue = regexp.MustCompile(`^[a-z0-9_-]+$`)
 	firstSegment   = regexp.MustCompile(`^[A-Za-z0-9._-]+/`)
@@ -210,6 +213,13 @@ var (
 			return ""
 		},
 	}
+	// subjectPlace is the claim sub of a token for another system. That system matches parts between colons, often with wildcards,
+	// so no value contains a colon.
+	subjectPlace = place{
+		name: "subject", literal: regexp.MustCompile(`^[A-Za-z0-9:/._@-]*$`), chars: "letters, digits and : / . _ @ -",
+		head: kindSyntax, headWhy: "must begin with a kind and a colon, such as repo:{repo}:task",
+		value: subjectValue, barred: ':', whole: refuseSubject,
+	}
 	// dataPlace excludes what another system could take for its own template syntax.
 	dataPlace = place{
 		name: "text", literal: regexp.MustCompile(`^[ -#%-z|~]*$`), chars: "visible ASCII without { } $",
@@ -218,6 +228,19 @@ var (
 )
 
 func dotSegment(s string) bool { return s == "." || s == ".." }
+
+// refuseSubject refuses SPIFFE IDs: they are the subjects of access tokens, which the other system could not tell apart.
+func refuseSubject(subject string) string {
+	switch {
+	case len(subject) > maxSubject:
+		return fmt.Sprintf("is longer than %d bytes", maxSubject)
+	case strings.HasPrefix(subject, "spiffe:"):
+		return "is a SPIFFE ID, which only access tokens have as subject"
+	case slices.ContainsFunc(strings.Split(subject, "/"), dotSegment):
+		return "has a . or .. segment; remove it"
+	}
+	return ""
+}
 
 func refuseSegments(path string) string {
 	for segment := range strings.SplitSeq(path, "/") {

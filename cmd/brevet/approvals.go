@@ -164,6 +164,7 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 		{"params", strings.Join(params, " ")},
 		{"ttl", "at most " + spell(seconds(a.TTL))},
 		{"audience", a.Audience},
+		{"subject", a.FederatedSubject},
 		{"bound to", a.Thumbprint},
 		{"key", a.JKT},
 		{"policies", strings.Join(one.Policies, ", ")},

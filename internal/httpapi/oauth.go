@@ -244,7 +244,7 @@ func (s *Server) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
 	_, root := s.issuerURL()
 	var names []string // of the scopes in force for which the token endpoint issues tokens
 	for _, scope := range s.cfg.Broker.Scopes() {
-		if scope.Credential.Kind == scopes.KindJWT {
+		if scope.Credential.AccessToken() {
 			names = append(names, scope.Name)
 		}
 	}

@@ -79,7 +79,7 @@ func (s *Server) ask(ctx context.Context, who attest.Identity, f form, req broke
 	if req.Scope == "" || strings.Contains(req.Scope, " ") {
 		return badMember("scope", OAuthInvalidScope, "must be the name of exactly one scope")
 	}
-	req.Expect = broker.Expectation{Kind: scopes.KindJWT, Resource: d.Identifier}
+	req.Expect = broker.Expectation{Kind: scopes.KindJWT, AccessToken: true, Resource: d.Identifier}
 	if d.Actions != nil {
 		req.Expect.Authority = d.Actions[0]
 	}
@@ -206,7 +206,7 @@ func (s *Server) grantApproved(ctx context.Context, who attest.Identity, f form,
 		return &awaited{name: OAuthSlowDown, id: id}
 	}
 	err := s.cfg.Broker.RedeemApproval(ctx, who, broker.Redemption{
-		Request: id, JKT: jkt, Expect: broker.Expectation{Kind: scopes.KindJWT},
+		Request: id, JKT: jkt, Expect: broker.Expectation{Kind: scopes.KindJWT, AccessToken: true},
 	}, deliver)
 	if errors.Is(err, broker.ErrNotApproved) {
 		view, err := s.cfg.Broker.Get(ctx, id, broker.Reach{Subject: who.ID().String()})

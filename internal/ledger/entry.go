@@ -144,7 +144,9 @@ type approvalBody struct {
 
 // intentBody holds a grant, or the contents of a JWT.
 type intentBody struct {
-	Kind         string     `json:"kind"`
+	Kind string `json:"kind"`
+	// Type is the typ header of a JWT that is not an access token.
+	Type         string     `json:"typ,omitzero"`
 	Grant        *grantBody `json:"grant,omitempty"`
 	Audience     string     `json:"audience,omitzero"`
 	KeyID        string     `json:"key_id,omitzero"`
@@ -348,7 +350,7 @@ func intentOf(i *broker.Intent) *intentBody {
 		}}
 	}
 	b := &intentBody{
-		Kind: i.Kind, Audience: i.Audience, KeyID: i.KeyID, Algorithm: i.Algorithm,
+		Kind: i.Kind, Type: i.Type, Audience: i.Audience, KeyID: i.KeyID, Algorithm: i.Algorithm,
 		OneShot: i.OneShot, Claims: i.Claims, ClaimsDigest: hex.EncodeToString(i.ClaimsDigest[:]),
 	}
 	if i.StatusList != "" {

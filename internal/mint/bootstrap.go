@@ -50,9 +50,9 @@ type Login struct {
 	earlier []string // accessors of the secret ids that were there before
 }
 
-// Run enables Transit and AppRole if they are missing. It creates a key for credentials and a key for the ledger's checkpoints;
-// neither can leave Vault. It also creates the AppRole that may use them, the token role, and the policies of scopes. It may be
-// run again: it keeps existing keys, and always creates a new secret id. DestroyEarlier ends the ones before.
+// Run enables Transit and AppRole if they are missing. It creates a key for credentials, a key for tokens that other systems
+// accept only with RS256, and a key for the ledger's checkpoints; none can leave Vault. It also creates the AppRole that may use
+// them, the token role, and the policies of scopes. It may be run again: it keeps existing keys, and always creates a new secret id. DestroyEarlier ends the ones before.
 func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	b.TokenRole, b.MaxTTL = cmp.Or(b.TokenRole, defaultTokenRole), cmp.Or(b.MaxTTL, longestGrant)
 	if err := b.check(); err != nil {
@@ -70,7 +70,9 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	if err := inUse(client.Sys().MountWithContext(ctx, b.Mount, transit)); err != nil {
 		return Login{}, fmt.Errorf("enabling the Transit engine: %w", err)
 	}
-	for name, kind := range map[string]string{b.SigningKey: b.KeyType, logKeyName(b.SigningKey): "ed25519"} {
+	for name, kind := range map[string]string{
+		b.SigningKey: b.KeyType, rsaKeyName(b.SigningKey): "rsa-2048", logKeyName(b.SigningKey): "ed25519",
+	} {
 		key := map[string]any{"type": kind, "exportable": false, "allow_plaintext_backup": false}
 		if err := write(b.Mount+"/keys/"+name, key); err != nil {
 			return Login{}, fmt.Errorf("making the signing keys: %w", err)
@@ -284,8 +286,8 @@ func inUse(err error) error {
 var policyText string
 
 // Policy returns the Vault policy with exactly the rights that the broker's login needs. It inserts the names of the Transit
-// mount, of the signing key (the key for checkpoints is named after it), and of a role of the token store. If a name is not plain,
-// the policy is empty and grants nothing: a * in a path would match many other paths.
+// mount, of the signing key (the keys for RS256 and for checkpoints are named after it), and of a role of the token store. If a
+// name is not plain, the policy is empty and grants nothing: a * in a path would match many other paths.
 func Policy(mount, key, tokenRole string) string {
 	if !mountName.MatchString(mount) || !keyName.MatchString(key) || !keyName.MatchString(tokenRole) {
 		return ""

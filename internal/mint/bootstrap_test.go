@@ -39,6 +39,15 @@ func TestBootstrapCreatesASigningLogin(t *testing.T) {
 			t.Errorf("%s: signing: %v", name, err)
 		}
 	}
+	for name, kind := range map[string]string{"boot": "ed25519", "boot-log": "ed25519", "boot-rs256": "rsa-2048"} {
+		key, err := a.root.Logical().ReadWithContext(t.Context(), "transit/keys/"+name)
+		if err != nil || key == nil {
+			t.Fatalf("reading the key %s: %v", name, err)
+		}
+		if d := key.Data; d["type"] != kind || d["exportable"] != false || d["allow_plaintext_backup"] != false {
+			t.Errorf("got %v, want a key of type %s that cannot leave Vault", d, kind)
+		}
+	}
 	secret, err := a.root.Logical().ReadWithContext(t.Context(), "auth/approle/role/boot")
 	if err != nil {
 		t.Fatal(err)

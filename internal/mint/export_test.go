@@ -50,7 +50,7 @@ func PublishedVersions(born []Born, now time.Time, cfg Config) []int {
 
 // Queued returns the number of texts that wait for Vault to sign them.
 func (m *Minter) Queued() int {
-	m.signings.mu.Lock()
-	defer m.signings.mu.Unlock()
-	return len(m.signings.waiting)
+	m.main.signings.mu.Lock()
+	defer m.main.signings.mu.Unlock()
+	return len(m.main.signings.waiting)
 }

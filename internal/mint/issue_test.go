@@ -91,8 +91,14 @@ permit (principal in Path::"spiffe://acme.example/research", action == Action::"
 // issue calls a minter as the broker does.
 func issue(t *testing.T, m broker.Minter, now func() time.Time) (broker.Result, *notebook, error) {
 	t.Helper()
+	return issueOf(t, m, now, oneScope)
+}
+
+// issueOf is issue with another definition of the scope.
+func issueOf(t *testing.T, m broker.Minter, now func() time.Time, scope string) (broker.Result, *notebook, error) {
+	t.Helper()
 	catalogue, err := scopes.Load([]scopes.File{
-		{Name: "scopes.yaml", Data: []byte(oneScope)}, {Name: "policy.cedar", Data: []byte(onePolicy)},
+		{Name: "scopes.yaml", Data: []byte(scope)}, {Name: "policy.cedar", Data: []byte(onePolicy)},
 	})
 	if err != nil {
 		t.Fatal(err)

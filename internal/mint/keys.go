@@ -13,24 +13,86 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
+	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/jws"
+	"github.com/brevet-dev/brevet/scopes"
 	"golang.org/x/mod/sumdb/note"
 )
 
 // algorithms maps each accepted type of Transit key to its JWS algorithm.
 var algorithms = map[string]string{"ecdsa-p256": "ES256", "ed25519": "EdDSA"}
 
+// rsaAlgorithms is algorithms for the key that signs tokens for systems which accept nothing but RS256.
+var rsaAlgorithms = map[string]string{"rsa-2048": rs256, "rsa-3072": rs256, "rsa-4096": rs256}
+
+const rs256 = scopes.AlgorithmRS256
+
+// rsaKeyName returns the name of the Transit key that signs with RS256.
+func rsaKeyName(signingKey string) string { return signingKey + "-rs256" }
+
 // keyring is the result of reading a signing key once.
 type keyring struct {
 	versions []version // ascending
 	floor    int       // versions below it may not sign
 	read     time.Time
+	fault    error // why no version may sign; nil if one may
+}
+
+// transitKey is a key in Transit that signs tokens.
+type transitKey struct {
+	ring     atomic.Pointer[keyring]
+	signings signings
+}
+
+// refreshRSA reads the RS256 key again. A broker may have no such key: its catalogue may not need it, or an older brevet bootstrap
+// prepared its Vault. So no error of this read shows in Ready, and a 403 causes no new login. What was published stays
+// published.
+func (m *Minter) refreshRSA(ctx context.Context) {
+	const doing = "reading the RS256 signing key"
+	at := m.cfg.Now()
+	bounded, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	defer cancel()
+	data, err := dataOf(m.client.Logical().ReadWithContext(bounded, m.cfg.Mount+"/keys/"+m.rsa.signings.key))
+	var ring *keyring
+	if err == nil {
+		ring, err = keyringOf(data, at, doing, rsaAlgorithms)
+	} else {
+		err = unavailable(doing, err)
+	}
+	last := m.rsa.ring.Load()
+	status := statusOf(err)
+	missing := status == http.StatusNotFound || status == http.StatusForbidden
+	switch {
+	case err == nil:
+		if last != nil && last.fault != nil {
+			m.cfg.Log.InfoContext(ctx, "the RS256 signing key may sign")
+		}
+		m.rsa.ring.Store(ring)
+		return
+	case missing:
+		err = fmt.Errorf("%w: Vault has no key %q at %q that this broker may use: run brevet bootstrap", broker.ErrVaultRefused, m.rsa.signings.key, m.cfg.Mount)
+	case errors.Is(err, ErrKeyUnfit):
+		err = fmt.Errorf("%w: the key %q: %w", broker.ErrVaultRefused, m.rsa.signings.key, err)
+	case last != nil:
+		return // it may sign for as long as Key accepts an old reading
+	}
+	faulty := &keyring{floor: math.MaxInt, read: at, fault: err}
+	if last != nil {
+		faulty.versions = last.versions
+	}
+	if last == nil && !missing || last != nil && last.fault == nil {
+		m.cfg.Log.WarnContext(ctx, "the RS256 signing key may not sign", "error", err)
+	}
+	m.rsa.ring.Store(faulty)
 }
 
 // keyAnswer is Vault's answer about a Transit key, with only the members that Brevet uses.
@@ -55,18 +117,20 @@ func (m *Minter) readKeys(ctx context.Context, name string) (*keyring, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer, err := read[keyAnswer](data)
+	return keyringOf(data, at, doing, algorithms)
+}
+
+// keyringOf reads Vault's answer about a key whose type must be in accepts.
+func keyringOf(data map[string]any, at time.Time, doing string, accepts map[string]string) (*keyring, error) {
+	a, err := read[keyAnswer](data)
 	if err != nil {
 		return nil, unavailable(doing, errNotUnderstood)
 	}
-	return answer.keyring(at)
-}
-
-func (a keyAnswer) keyring(at time.Time) (*keyring, error) {
-	algorithm, ok := algorithms[a.Type]
+	algorithm, ok := accepts[a.Type]
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("%w: its type is %s, need ecdsa-p256 or ed25519", ErrKeyUnfit, strconv.Quote(clip(a.Type)))
+		need := strings.Join(slices.Sorted(maps.Keys(accepts)), " or ")
+		return nil, fmt.Errorf("%w: its type is %s, need %s", ErrKeyUnfit, strconv.Quote(clip(a.Type)), need)
 	case a.Derived:
 		return nil, fmt.Errorf("%w: it is derived", ErrKeyUnfit)
 	case a.Exportable || a.AllowPlaintextBackup:
@@ -116,7 +180,10 @@ func parseVersion(name, algorithm string, raw json.RawMessage) (version, error) 
 		if public, err = x509.ParsePKIXPublicKey(block.Bytes); err != nil {
 			return version{}, errors.New("its public key is not understood")
 		}
-		if !jws.OnCurve(elliptic.P256())(public) {
+		switch {
+		case algorithm == rs256 && !jws.IsRSA(public):
+			return version{}, errors.New("its public key is no RSA key")
+		case algorithm != rs256 && !jws.OnCurve(elliptic.P256())(public):
 			return version{}, errors.New("its public key is not on P-256")
 		}
 	}

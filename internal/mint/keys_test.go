@@ -38,6 +38,7 @@ func TestInconsistentIntentIsNotSigned(t *testing.T) {
 		{"another algorithm", func(i *broker.Intent) { i.Algorithm = "EdDSA" }, false},
 		{"claims changed by one byte", func(i *broker.Intent) { i.Claims = []byte(strings.Replace(string(claims), "1", "2", 1)) }, false},
 		{"claims gone", func(i *broker.Intent) { i.Claims = nil }, false},
+		{"a type that no token has", func(i *broker.Intent) { i.Type = "at+jwt" }, false},
 		{"digest gone", func(i *broker.Intent) { i.ClaimsDigest = [32]byte{} }, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -38,8 +38,8 @@ type Minter struct {
 	loginClient *api.Client // never holds a token: it logs in
 	childClient *api.Client // never used itself: copies of it carry a credential's own token
 
-	ring     atomic.Pointer[keyring]
-	signings signings
+	main transitKey // signs access tokens, status lists, and tokens for other systems that accept its algorithm
+	rsa  transitKey // signs with RS256, only tokens for other systems
 
 	// logins counts successful logins, so that a refusal of an older token does not cause another login.
 	logins  atomic.Int64
@@ -76,8 +76,8 @@ func Open(ctx context.Context, cfg Config) (*Minter, error) {
 		wait:      overlapOf(cfg),
 		transport: transport,
 		refused:   make(chan struct{}, 1),
-		signings:  signings{key: cfg.SigningKey},
 	}
+	m.main.signings.key, m.rsa.signings.key = cfg.SigningKey, rsaKeyName(cfg.SigningKey)
 	m.guarded = guard{next: transport}
 	if cfg.Transport != nil {
 		m.guarded.next = cfg.Transport(transport)
@@ -97,17 +97,18 @@ func Open(ctx context.Context, cfg Config) (*Minter, error) {
 	return m, nil
 }
 
-// refresh reads the signing key again. A key that has become unfit stops signing at once, but tokens that it signed before stay
+// refresh reads the signing keys again. A key that has become unfit stops signing at once, but tokens that it signed before stay
 // verifiable.
 func (m *Minter) refresh(ctx context.Context) error {
 	ring, err := m.readKeys(ctx, m.cfg.SigningKey)
 	switch {
 	case err == nil:
-		m.ring.Store(ring)
+		m.main.ring.Store(ring)
+		m.refreshRSA(ctx)
 	case errors.Is(err, ErrKeyUnfit):
 		m.note(err)
-		if last := m.ring.Load(); last != nil {
-			m.ring.Store(&keyring{versions: last.versions, floor: math.MaxInt, read: last.read}) // no version may sign
+		if last := m.main.ring.Load(); last != nil {
+			m.main.ring.Store(&keyring{versions: last.versions, floor: math.MaxInt, read: last.read}) // no version may sign
 		}
 	}
 	return err
@@ -115,8 +116,25 @@ func (m *Minter) refresh(ctx context.Context) error {
 
 // Key returns the version to sign with now. It returns an error if the minter last read the versions too long ago: a rotation may
 // have happened since. Without this check, a replica could sign with a version that the others consider replaced.
-func (m *Minter) Key() (broker.Key, error) {
-	ring, now := m.ring.Load(), m.cfg.Now()
+func (m *Minter) Key() (broker.Key, error) { return m.key(m.main.ring.Load()) }
+
+// KeyFor is Key for tokens for other systems. See broker.Minter.
+func (m *Minter) KeyFor(algorithm string) (broker.Key, error) {
+	if algorithm == rs256 {
+		return m.key(m.rsa.ring.Load())
+	}
+	key, err := m.Key()
+	if err == nil && key.Algorithm != algorithm {
+		return broker.Key{}, fmt.Errorf("%w: no key in Vault signs with %s: the key %q signs with %s", broker.ErrVaultRefused, algorithm, m.cfg.SigningKey, key.Algorithm)
+	}
+	return key, err
+}
+
+func (m *Minter) key(ring *keyring) (broker.Key, error) {
+	now := m.cfg.Now()
+	if ring.fault != nil {
+		return broker.Key{}, ring.fault
+	}
 	if now.Sub(ring.read) > m.cfg.Refresh+m.cfg.JWKSMaxAge {
 		return broker.Key{}, fmt.Errorf("%w: the signing key has not been read lately", broker.ErrVaultUnavailable)
 	}
@@ -130,12 +148,13 @@ func (m *Minter) Key() (broker.Key, error) {
 // JWKS returns the RFC 7517 document of the versions that verifiers need now. It keeps answering while Vault is unavailable,
 // because the public keys do not change.
 func (m *Minter) JWKS() ([]byte, error) {
-	ring := m.ring.Load()
 	set := jose.JSONWebKeySet{Keys: []jose.JSONWebKey{}}
-	for _, v := range published(ring.versions, m.cfg.Now(), m.wait) {
-		set.Keys = append(set.Keys, jose.JSONWebKey{
-			Key: v.public, KeyID: v.key.ID, Algorithm: v.key.Algorithm, Use: "sig",
-		})
+	for _, of := range []*transitKey{&m.main, &m.rsa} {
+		for _, v := range published(of.ring.Load().versions, m.cfg.Now(), m.wait) {
+			set.Keys = append(set.Keys, jose.JSONWebKey{
+				Key: v.public, KeyID: v.key.ID, Algorithm: v.key.Algorithm, Use: "sig",
+			})
+		}
 	}
 	document, err := json.Marshal(set)
 	if err != nil {
@@ -231,20 +250,22 @@ func (m *Minter) Status(ctx context.Context) (broker.VaultStatus, error) {
 	return s, nil
 }
 
-// SigningKeys returns the versions of the signing key as last read, oldest first. The next version to sign is the first one that
-// has not settled yet.
+// SigningKeys returns the versions of the signing keys as last read, those of the RS256 key last, and each key's oldest first. The
+// next version of a key to sign is its first one that has not settled yet.
 func (m *Minter) SigningKeys() []broker.SigningKey {
-	ring, now := m.ring.Load(), m.cfg.Now()
-	signs, _ := m.Key()
-	given := map[broker.Key]bool{}
-	for _, v := range published(ring.versions, now, m.wait) {
-		given[v.key] = true
-	}
 	var all []broker.SigningKey
-	for _, v := range ring.versions {
-		all = append(all, broker.SigningKey{
-			Key: v.key, Created: v.created, Steady: v.created.Add(m.wait.settle), Signs: v.key == signs, Published: given[v.key],
-		})
+	for _, of := range []*transitKey{&m.main, &m.rsa} {
+		ring, now := of.ring.Load(), m.cfg.Now()
+		signs, _ := m.key(ring)
+		given := map[broker.Key]bool{}
+		for _, v := range published(ring.versions, now, m.wait) {
+			given[v.key] = true
+		}
+		for _, v := range ring.versions {
+			all = append(all, broker.SigningKey{
+				Key: v.key, Created: v.created, Steady: v.created.Add(m.wait.settle), Signs: v.key == signs, Published: given[v.key],
+			})
+		}
 	}
 	return all
 }

@@ -1,4 +1,4 @@
-# What the broker may do in Vault: sign tokens with one key and checkpoints of the ledger with another, in one form, read their
+# What the broker may do in Vault: sign tokens with two keys and checkpoints of the ledger with another, each in one form, read their
 # public halves, renew its own token, create tokens of one role (its policies and lifetime are set in bootstrap.go), and look up, renew and end what it knows the accessor or lease
 # of. Every path is exact.
 
@@ -13,6 +13,22 @@ path "{{mount}}/sign/{{key}}" {
 }
 
 path "{{mount}}/keys/{{key}}" {
+  capabilities = ["read"]
+}
+
+path "{{mount}}/sign/{{key}}-rs256" {
+  capabilities = ["update"]
+  allowed_parameters = {
+    "batch_input"          = []
+    "key_version"          = []
+    "marshaling_algorithm" = ["jws"]
+    "prehashed"            = [true]
+    "signature_algorithm"  = ["pkcs1v15"]
+    "hash_algorithm"       = ["sha2-256"]
+  }
+}
+
+path "{{mount}}/keys/{{key}}-rs256" {
   capabilities = ["read"]
 }
 

@@ -1,6 +1,7 @@
 package mint
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -37,11 +38,12 @@ func (m *Minter) Mint(ctx context.Context, order *broker.Order) (broker.Credenti
 	if err != nil {
 		return broker.Credential{}, err
 	}
-	v, err := m.ring.Load().find(key)
+	of := m.keyOf(key)
+	v, err := of.ring.Load().find(key)
 	if err != nil {
 		return broker.Credential{}, err
 	}
-	signature, err := m.sign(ctx, &m.signings, v, input)
+	signature, err := m.sign(ctx, &of.signings, v, input)
 	if err != nil {
 		return broker.Credential{}, err
 	}
@@ -69,12 +71,20 @@ func (m *Minter) Mint(ctx context.Context, order *broker.Order) (broker.Credenti
 // Sign asks Vault to sign a JWS signing input with exactly the version that key names. It verifies the signature and returns the
 // third part of the JWS. It asks at most once. Errors are as for Mint.
 func (m *Minter) Sign(ctx context.Context, key broker.Key, signingInput string) (string, error) {
-	v, err := m.ring.Load().find(key)
+	of := m.keyOf(key)
+	v, err := of.ring.Load().find(key)
 	if err != nil {
 		return "", err
 	}
-	signature, err := m.sign(ctx, &m.signings, v, signingInput)
+	signature, err := m.sign(ctx, &of.signings, v, signingInput)
 	return base64.RawURLEncoding.EncodeToString(signature), err
+}
+
+func (m *Minter) keyOf(key broker.Key) *transitKey {
+	if key.Algorithm == rs256 {
+		return &m.rsa
+	}
+	return &m.main
 }
 
 // signingInput returns the part of the JWS that gets signed. It takes the claims byte for byte from the intent.
@@ -86,8 +96,10 @@ func signingInput(intent broker.Intent, key broker.Key) (string, error) {
 		return "", fmt.Errorf("%w: the intent names another key than the order", broker.ErrMintMismatch)
 	case sha256.Sum256(intent.Claims) != intent.ClaimsDigest:
 		return "", fmt.Errorf("%w: the claims are not those of the digest", broker.ErrMintMismatch)
+	case intent.Type != "" && intent.Type != "JWT":
+		return "", fmt.Errorf("%w: the intent is for a JWT of an unknown type", broker.ErrMintMismatch)
 	}
-	head, err := json.Marshal(map[string]string{"alg": key.Algorithm, "kid": key.ID, "typ": "at+jwt"})
+	head, err := json.Marshal(map[string]string{"alg": key.Algorithm, "kid": key.ID, "typ": cmp.Or(intent.Type, "at+jwt")})
 	if err != nil {
 		return "", fmt.Errorf("encoding the header: %w", err)
 	}
@@ -156,10 +168,11 @@ func (m *Minter) signAll(of *signings) {
 	for batch := of.take(); len(batch) > 0; batch = of.take() {
 		key := batch[0].version.key
 		inputs := make([]map[string][]byte, len(batch)) // JSON encodes bytes in base64
+		hashed := key.Algorithm != "EdDSA"
 		for i, s := range batch {
 			text := []byte(s.input)
 			// Vault reads and checks its input several times, so a short input saves time. Ed25519 signs the text itself.
-			if key.Algorithm == "ES256" {
+			if hashed {
 				digest := sha256.Sum256(text)
 				text = digest[:]
 			}
@@ -167,12 +180,16 @@ func (m *Minter) signAll(of *signings) {
 		}
 		var results []result
 		_, err := m.call(context.Background(), "signing", func(ctx context.Context) (map[string]any, error) {
-			data, err := dataOf(m.client.Logical().WriteWithContext(ctx, m.cfg.Mount+"/sign/"+of.key, map[string]any{
+			body := map[string]any{
 				"batch_input":          inputs,
 				"key_version":          key.Version,
 				"marshaling_algorithm": "jws",
-				"prehashed":            key.Algorithm == "ES256",
-			}))
+				"prehashed":            hashed,
+			}
+			if key.Algorithm == rs256 { // Vault would use PSS
+				body["signature_algorithm"], body["hash_algorithm"] = "pkcs1v15", "sha2-256"
+			}
+			data, err := dataOf(m.client.Logical().WriteWithContext(ctx, m.cfg.Mount+"/sign/"+of.key, body))
 			if err == nil {
 				results, err = resultsOf(data, len(batch))
 			}

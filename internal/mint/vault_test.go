@@ -69,7 +69,7 @@ func TestSignWithVault(t *testing.T) {
 // independently verifies a JWS with go-jose and the JWKS alone.
 func independently(t *testing.T, m *mint.Minter, token string) string {
 	t.Helper()
-	parsed, err := jose.ParseSignedCompact(token, []jose.SignatureAlgorithm{jose.ES256, jose.EdDSA})
+	parsed, err := jose.ParseSignedCompact(token, []jose.SignatureAlgorithm{jose.ES256, jose.EdDSA, jose.RS256})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,6 +106,7 @@ func TestVaultPolicyAllowsNothingElse(t *testing.T) {
 		return out
 	}
 	a.write(t, "transit/keys/walk-log", map[string]any{"type": "ed25519"})
+	a.write(t, "transit/keys/walk-rs256", map[string]any{"type": "rsa-2048"})
 	text := base64.StdEncoding.EncodeToString([]byte("text"))
 	batch := []any{map[string]any{"input": text}}
 	sign := map[string]any{"batch_input": batch, "key_version": 1, "marshaling_algorithm": "jws", "prehashed": false}
@@ -114,11 +115,33 @@ func TestVaultPolicyAllowsNothingElse(t *testing.T) {
 		out[name] = value
 		return out
 	}
+	withRS256 := func(name string, value any) map[string]any {
+		digest := base64.StdEncoding.EncodeToString(make([]byte, 32))
+		out := map[string]any{
+			"batch_input": []any{map[string]any{"input": digest}}, "key_version": 1, "marshaling_algorithm": "jws", "prehashed": true,
+			"signature_algorithm": "pkcs1v15", "hash_algorithm": "sha2-256",
+		}
+		out[name] = value
+		return out
+	}
 	for _, tc := range []struct {
 		method, path string
 		body         map[string]any
 		allowed      bool
 	}{
+		{"PUT", "transit/sign/walk-rs256", withRS256("key_version", 1), true},
+		{"GET", "transit/keys/walk-rs256", nil, true},
+		{"PUT", "transit/sign/walk-rs256", withRS256("signature_algorithm", "pss"), false},
+		{"PUT", "transit/sign/walk-rs256", withRS256("hash_algorithm", "sha1"), false},
+		{"PUT", "transit/sign/walk-rs256", withRS256("hash_algorithm", "none"), false},
+		{"PUT", "transit/sign/walk-rs256", withRS256("prehashed", false), false},
+		{"PUT", "transit/sign/walk-rs256", withRS256("salt_length", "auto"), false},
+		{"PUT", "transit/sign/walk-rs256/sha2-512", withRS256("key_version", 1), false},
+		{"PUT", "transit/decrypt/walk-rs256", map[string]any{"ciphertext": "vault:v1:AAAA"}, false},
+		{"PUT", "transit/encrypt/walk-rs256", map[string]any{"plaintext": text}, false},
+		{"PUT", "transit/keys/walk-rs256/rotate", nil, false},
+		{"PUT", "transit/keys/walk-rs256/config", map[string]any{"exportable": true}, false},
+		{"GET", "transit/export/signing-key/walk-rs256", nil, false},
 		{"PUT", "transit/sign/walk", sign, true},
 		{"GET", "transit/keys/walk", nil, true},
 		{"PUT", "transit/sign/walk-log", sign, true},
@@ -212,8 +235,8 @@ func TestVaultPolicyAllowsNothingElse(t *testing.T) {
 			t.Errorf("%s %s %v: got %d, want 403", tc.method, tc.path, tc.body, status)
 		}
 	}
-	if got := strings.Count(mint.Policy("transit", "walk", "brevet"), "path \""); got != 13 {
-		t.Errorf("the policy has %d paths: this walk knows of 13", got)
+	if got := strings.Count(mint.Policy("transit", "walk", "brevet"), "path \""); got != 15 {
+		t.Errorf("the policy has %d paths: this walk knows of 15", got)
 	}
 }
 

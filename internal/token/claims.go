@@ -35,6 +35,25 @@ type Claims struct {
 	OnBehalfOf *Person `json:"on_behalf_of,omitempty"`
 }
 
+// FederatedType is the typ header of a token for the token exchange of another system. It differs from Type, so that no
+// resource server of ours, and no introspection, accepts such a token: its subject is not the sandbox.
+const FederatedType = "JWT"
+
+// FederatedClaims is the payload of a token for the token exchange of another system. Only its issuer, subject and audience
+// identify the sandbox there; the other system can record the rest.
+type FederatedClaims struct {
+	Issuer    string `json:"iss"`
+	Subject   string `json:"sub"` // rendered from the scope's template
+	Audience  string `json:"aud"`
+	IssuedAt  int64  `json:"iat"`
+	NotBefore int64  `json:"nbf"`
+	Expires   int64  `json:"exp"`
+	ID        string `json:"jti"`
+	ClientID  string `json:"client_id"` // SPIFFE ID of the sandbox
+	Scope     string `json:"scope"`
+	Task      string `json:"task"`
+}
+
 // Person is a person as identified by their OpenID provider.
 type Person struct {
 	Issuer  string `json:"iss"`

@@ -94,6 +94,10 @@ func TestPlanOfOneChange(t *testing.T) {
 		{name: "bind", old: ", bind: mtls", with: "", want: []string{"credential.bind: mtls -> none, widened"}, reach: diff.Widened},
 		{name: "uses", old: ", bind: mtls", with: ", bind: mtls, uses: 1", want: []string{"credential.uses:  -> 1, narrowed"}, reach: diff.Narrowed},
 		{name: "status list", old: ", bind: mtls", with: ", bind: mtls, status_list: true", want: []string{"credential.status_list:  -> true, narrowed"}, reach: diff.Narrowed},
+		{
+			name: "federation", old: ", bind: mtls", with: ", federation: {subject: 'mail:in'}",
+			want: []string{"credential.bind: mtls -> none, widened", "credential.federation.subject:  -> mail:in, changed", "credential.federation.algorithm:  -> RS256, changed"}, reach: diff.Changed,
+		},
 		{name: "audience", old: "https://mail.example", with: "https://post.example", want: []string{"credential.audience: https://mail.example -> https://post.example, changed"}, reach: diff.Changed},
 		{
 			name: "first egress", old: "bind: mtls}\n", with: "bind: mtls}\n    egress: [" + testscopes.MailRule + "]\n",

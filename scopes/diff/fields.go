@@ -191,6 +191,8 @@ func (d *fieldDiff) credential(a, b scopes.Credential) {
 	d.add("credential.bind", a.Bind, b.Bind, rebound)
 	d.add("credential.uses", ifSo(a.OneShot, "1"), ifSo(b.OneShot, "1"), looser(a.OneShot, b.OneShot))
 	d.add("credential.status_list", ifSo(a.StatusList, "true"), ifSo(b.StatusList, "true"), looser(a.StatusList, b.StatusList))
+	d.add("credential.federation.subject", a.Federation.Subject, b.Federation.Subject, Changed)
+	d.add("credential.federation.algorithm", a.Federation.Algorithm, b.Federation.Algorithm, Changed)
 	d.add("credential.mount", a.Mount, b.Mount, Changed)
 	d.add("credential.role", a.Role, b.Role, Changed)
 	d.add("credential.method", a.Method, b.Method, Changed)
