@@ -1321,6 +1321,19 @@ type OfferedScopeApproval string
 // proof. The token is bound to it.
 type OfferedScopeBind string
 
+// OpenIDConfiguration defines model for OpenIDConfiguration.
+type OpenIDConfiguration struct {
+	// ClaimsSupported The claims of tokens for other systems.
+	ClaimsSupported []string `json:"claims_supported"`
+
+	// IDTokenSigningAlgValuesSupported The algorithms of the published keys.
+	IDTokenSigningAlgValuesSupported []string `json:"id_token_signing_alg_values_supported"`
+	Issuer                           string   `json:"issuer"`
+	JwksURI                          string   `json:"jwks_uri"`
+	ResponseTypesSupported           []string `json:"response_types_supported"`
+	SubjectTypesSupported            []string `json:"subject_types_supported"`
+}
+
 // Params The parameters of the scope, by name. The catalogue defines them and the values that they accept.
 //
 // Example: {"repo":"acme/api"}

@@ -182,6 +182,16 @@ func (c *Catalogue) VaultPolicies() []VaultPolicy {
 	return out
 }
 
+// NeedsRS256 reports whether a scope of this catalogue needs the RS256 key, which must exist in Vault as VaultPolicies must.
+func (c *Catalogue) NeedsRS256() bool {
+	for _, d := range c.scopes {
+		if d.scope.Credential.Federation.Algorithm == AlgorithmRS256 {
+			return true
+		}
+	}
+	return false
+}
+
 // newVaultPolicy writes a Vault policy. Paths and capabilities contain only plain characters, so %q escapes nothing.
 func newVaultPolicy(scope string, allowed map[string][]string) VaultPolicy {
 	var text strings.Builder

@@ -378,7 +378,14 @@ func sayPolicies(con *console, from, to *scopes.Catalogue) {
 	for _, had := range from.VaultPolicies() {
 		needs = slices.DeleteFunc(needs, func(p scopes.VaultPolicy) bool { return p.Name == had.Name })
 	}
-	if len(needs) == 0 || con.json {
+	if con.json {
+		return
+	}
+	if to.NeedsRS256() && !from.NeedsRS256() {
+		con.say("This catalogue is the first one that needs the key for RS256. If Vault was prepared by an earlier version of Brevet,")
+		con.say("run brevet bootstrap first: until then, requests for scopes with federation and RS256 fail.")
+	}
+	if len(needs) == 0 {
 		return
 	}
 	con.say("Vault needs additional policies. Run brevet bootstrap with --catalogue on the new")

@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -221,8 +223,10 @@ func writeOAuth(w http.ResponseWriter, status int, e OAuthError) {
 
 // Paths of the metadata, which the specifications fix.
 const (
-	serverMetadata   = "/.well-known/oauth-authorization-server"
-	resourceMetadata = "/.well-known/oauth-protected-resource"
+	serverMetadata      = "/.well-known/oauth-authorization-server"
+	resourceMetadata    = "/.well-known/oauth-protected-resource"
+	openIDConfiguration = "/.well-known/openid-configuration"
+	keySet              = "/.well-known/jwks.json"
 )
 
 // clientMethods are the client authentication methods (draft-ietf-oauth-spiffe-client-auth).
@@ -251,7 +255,7 @@ func (s *Server) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
 	slices.Sort(names)
 	s.writeMetadata(w, ServerMetadata{
 		ScopesSupported: names, AuthorizationDetailsTypesSupported: names,
-		Issuer: s.cfg.Broker.Issuer(), JwksURI: root + "/.well-known/jwks.json", ServiceDocumentation: root + "/openapi.yaml",
+		Issuer: s.cfg.Broker.Issuer(), JwksURI: root + keySet, ServiceDocumentation: root + "/openapi.yaml",
 		TokenEndpoint: root + "/oauth2/token", TokenEndpointAuthMethodsSupported: clientMethods,
 		GrantTypesSupported:    []string{string(GrantClientCredentials), string(GrantApproval), string(GrantTokenExchange)},
 		ResponseTypesSupported: []string{},
@@ -259,6 +263,37 @@ func (s *Server) GetServerMetadata(w http.ResponseWriter, r *http.Request) {
 		IntrospectionEndpointAuthMethodsSupported: append(slices.Clone(clientMethods), "Bearer"),
 		RevocationEndpointAuthMethodsSupported:    clientMethods,
 		TLSClientCertificateBoundAccessTokens:     true, DpopSigningAlgValuesSupported: strings.Fields(dpop.Algorithms),
+	})
+}
+
+// GetOpenIDConfiguration serves the metadata that other systems read before they accept a token of a scope with federation (OpenID
+// Connect Discovery 1.0, section 3).
+func (s *Server) GetOpenIDConfiguration(w http.ResponseWriter, r *http.Request) {
+	s.begin(r, "getOpenIDConfiguration")
+	keys, err := s.cfg.Keys.JWKS()
+	var set struct {
+		Keys []struct {
+			Algorithm string `json:"alg"`
+		} `json:"keys"`
+	}
+	if err == nil {
+		err = json.Unmarshal(keys, &set)
+	}
+	if err != nil {
+		s.fail(w, r, nobody, fmt.Errorf("%w: %w", errKeys, err))
+		return
+	}
+	var algorithms []string
+	for _, key := range set.Keys {
+		algorithms = append(algorithms, key.Algorithm)
+	}
+	slices.Sort(algorithms)
+	_, root := s.issuerURL()
+	s.writeMetadata(w, OpenIDConfiguration{
+		Issuer: s.cfg.Broker.Issuer(), JwksURI: root + keySet,
+		ResponseTypesSupported: []string{"id_token"}, SubjectTypesSupported: []string{"public"},
+		IDTokenSigningAlgValuesSupported: slices.Compact(algorithms),
+		ClaimsSupported:                  []string{"iss", "sub", "aud", "iat", "nbf", "exp", "jti", "client_id", "scope", "task"},
 	})
 }
 

@@ -130,11 +130,24 @@ func TestMetadataOfAnIssuerWithAPath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/.well-known/oauth-authorization-server/tenant", nil)
-	r.Host = "127.0.0.1"
-	srv.Handler().ServeHTTP(w, r)
+	w := of(t, srv, "/.well-known/oauth-authorization-server/tenant")
 	var m openapi.ServerMetadata
 	if err := json.Unmarshal(w.Body.Bytes(), &m); err != nil || m.Issuer != testkit.Audience+"/tenant" || m.TokenEndpoint != testkit.Audience+"/oauth2/token" {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}
+	// OpenID Connect Discovery 1.0, section 4.1: the well-known path follows that of the issuer.
+	w = of(t, srv, "/tenant/.well-known/openid-configuration")
+	var c openapi.OpenIDConfiguration
+	if err := json.Unmarshal(w.Body.Bytes(), &c); err != nil || c.Issuer != m.Issuer || c.JwksURI != m.JwksURI || c.JwksURI != testkit.Audience+"/.well-known/jwks.json" {
+		t.Errorf("got %d %s", w.Code, w.Body)
+	}
+}
+
+// of answers an unauthenticated GET.
+func of(t *testing.T, srv *httpapi.Server, path string) *httptest.ResponseRecorder {
+	t.Helper()
+	w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+	r.Host = "127.0.0.1"
+	srv.Handler().ServeHTTP(w, r)
+	return w
 }

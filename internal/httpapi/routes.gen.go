@@ -24,6 +24,9 @@ type ServerInterface interface {
 	// GetResourceMetadata Get the metadata of this API for its callers (RFC 9728)
 	// (GET /.well-known/oauth-protected-resource)
 	GetResourceMetadata(w http.ResponseWriter, r *http.Request)
+	// GetOpenIDConfiguration Get what other systems need to trust tokens of scopes with federation (OpenID Connect Discovery 1.0)
+	// (GET /.well-known/openid-configuration)
+	GetOpenIDConfiguration(w http.ResponseWriter, r *http.Request)
 	// Live Check whether the process is alive
 	// (GET /livez)
 	Live(w http.ResponseWriter, r *http.Request)
@@ -180,6 +183,12 @@ func (_ Unimplemented) GetServerMetadata(w http.ResponseWriter, r *http.Request)
 // GetResourceMetadata Get the metadata of this API for its callers (RFC 9728)
 // (GET /.well-known/oauth-protected-resource)
 func (_ Unimplemented) GetResourceMetadata(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetOpenIDConfiguration Get what other systems need to trust tokens of scopes with federation (OpenID Connect Discovery 1.0)
+// (GET /.well-known/openid-configuration)
+func (_ Unimplemented) GetOpenIDConfiguration(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -495,6 +504,20 @@ func (siw *ServerInterfaceWrapper) GetResourceMetadata(w http.ResponseWriter, r 
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetResourceMetadata(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetOpenIDConfiguration operation middleware
+func (siw *ServerInterfaceWrapper) GetOpenIDConfiguration(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetOpenIDConfiguration(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2664,6 +2687,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/.well-known/jwks.json", wrapper.GetKeys)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/.well-known/openid-configuration", wrapper.GetOpenIDConfiguration)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/.well-known/oauth-authorization-server", wrapper.GetServerMetadata)

@@ -241,6 +241,8 @@ func (s *Server) routes() *chi.Mux {
 	mux.MethodNotAllowed(s.methodNotAllowed)
 	if issuer, _ := s.issuerURL(); strings.Trim(issuer.Path, "/") != "" {
 		mux.Get(serverMetadata+issuer.Path, s.GetServerMetadata) // RFC 8414, 3.1
+		// OpenID Connect Discovery 1.0, section 4.1, puts the two the other way round.
+		mux.Get(strings.TrimSuffix(issuer.Path, "/")+openIDConfiguration, s.GetOpenIDConfiguration)
 	}
 	HandlerWithOptions(s, ChiServerOptions{BaseRouter: mux, ErrorHandlerFunc: s.parameterError})
 	return mux

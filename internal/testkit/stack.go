@@ -146,6 +146,14 @@ func (s *Stack) Replica(t testing.TB) *Stack {
 	return s.ReplicaWith(t, s.options)
 }
 
+// FreshReplica is like Replica, with a login at Vault of its own: it reads the signing keys now.
+func (s *Stack) FreshReplica(t testing.TB) *Stack {
+	t.Helper()
+	r := *s
+	r.Minter = s.openMinter(t, s.log)
+	return r.ReplicaWith(t, s.options)
+}
+
 // ReplicaWith is like Replica, with other rules and roles. The people and the catalogue are the same.
 func (s *Stack) ReplicaWith(t testing.TB, o Options) *Stack {
 	t.Helper()
