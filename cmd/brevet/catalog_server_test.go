@@ -94,6 +94,30 @@ func TestCatalogPlanNamesPoliciesOfVault(t *testing.T) {
 	inProcess(t, on(admin, "plan", folder)...).want(t, 0, "Run brevet bootstrap", "brevet-scope.notes.read.")
 }
 
+// TestCatalogPlanNamesTheFirstNeedOfRS256 checks that a plan says what Vault must have before the new scope works, and an apply of
+// the next change does not.
+func TestCatalogPlanNamesTheFirstNeedOfRS256(t *testing.T) {
+	_, admin, _ := served(t, testkit.Options{})
+	folder := draftOf(t)
+	cloud := filepath.Join(folder, "cloud.yaml")
+	if err := os.WriteFile(cloud, []byte(`scopes:
+  - name: cloud.deploy
+    title: Deploy
+    authority: write
+    resource: cloud:site
+    ttl: {default: 1m, max: 5m}
+    credential: {kind: jwt, audience: sts.amazonaws.com, federation: {subject: 'site:deploy'}}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const says = "run brevet bootstrap first"
+	inProcess(t, on(admin, "apply", folder, "--reason", "cloud", "--yes")...).want(t, 0, says, "sts.amazonaws.com")
+	edit(t, cloud, "title: Deploy", "title: Deploy the site")
+	if got := inProcess(t, on(admin, "plan", folder)...); got.code != 0 || strings.Contains(got.out+got.err, says) {
+		t.Errorf("got %d %s %s", got.code, got.out, got.err)
+	}
+}
+
 // TestCatalogChangeNeedsASecondAdmin checks that one admin proposes a catalogue, and that another sees the changes before
 // approving it.
 func TestCatalogChangeNeedsASecondAdmin(t *testing.T) {
