@@ -135,6 +135,14 @@ scopes:
     ttl: {default: 5m, max: 15m}
     approval: {group: oncall, quorum: 1, expires: 10m}
     credential: {kind: jwt, audience: 'https://gateway.acme.example'}
+  - name: cloud.site.deploy
+    title: Deploy a site
+    authority: write
+    params: {repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+'}}
+    resource: cloud:site/{repo}
+    ttl: {default: 5m, max: 15m}
+    approval: {group: oncall, quorum: 1, expires: 10m}
+    credential: {kind: jwt, audience: sts.amazonaws.com, federation: {subject: 'repo:{repo}:deploy'}}
 `
 
 const cataloguePolicies = `
@@ -142,6 +150,9 @@ const cataloguePolicies = `
 permit (principal in Path::"spiffe://acme.example/research", action == Action::"github.issues.read", resource);
 @id("research-reports")
 permit (principal in Path::"spiffe://acme.example/research", action == Action::"reports.read", resource);
+@id("research-deploys")
+permit (principal in Path::"spiffe://acme.example/research", action == Action::"cloud.site.deploy", resource)
+when { context.approved };
 @id("research-writes")
 permit (principal in Path::"spiffe://acme.example/research", action == Action::"github.issues.write", resource)
 when { context.approved };
@@ -528,5 +539,21 @@ func TestEveryContextFieldIsPartOfTheRequest(t *testing.T) {
 		if err != nil || got.Digest == plain.Digest || !slices.Contains(shown.Fields(), field) {
 			t.Errorf("%s: got the digest %x and %+v, %v, want another digest and the value", field.Name, got.Digest, shown, err)
 		}
+	}
+}
+
+// TestApproversSeeTheSubjectOfAFederatedToken checks that approvers see what another system grants permissions to, and that no key
+// of the sandbox is named, because nobody would check it.
+func TestApproversSeeTheSubjectOfAFederatedToken(t *testing.T) {
+	f := newFixture(t)
+	req := read()
+	req.Scope, req.JKT = "cloud.site.deploy", "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"
+	result, err := f.Issue(t.Context(), f.who, req)
+	if err != nil || result.Record.Status != broker.StatusPending {
+		t.Fatalf("got %+v, %v, want a pending request", result, err)
+	}
+	shown, err := approval.Canonical(result.Record.Canonical).Shown()
+	if err != nil || shown.FederatedSubject != "repo:acme/api:deploy" || shown.Audience != "sts.amazonaws.com" || shown.JKT != "" {
+		t.Errorf("got %+v, %v", shown, err)
 	}
 }

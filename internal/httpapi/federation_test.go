@@ -220,6 +220,17 @@ func TestOtherSystemExchangesFederatedTokens(t *testing.T) {
 	if strings.Contains(s.Log.String(), "eyJ") {
 		t.Error("a token is in the log")
 	}
+	var algorithms []any
+	for _, e := range s.DB.Entries(t) {
+		if intent, ok := e.Body["intent"].(map[string]any); ok {
+			if algorithms = append(algorithms, intent["algorithm"]); intent["typ"] != "JWT" {
+				t.Errorf("the ledger has the intent %v, want the typ JWT", intent)
+			}
+		}
+	}
+	if !slices.Equal(algorithms, []any{"RS256", "RS256", "ES256", "ES256"}) {
+		t.Errorf("the ledger has intents of the algorithms %v", algorithms)
+	}
 	s.DB.Check(t)
 }
 
@@ -376,7 +387,8 @@ func TestHostileValuesMakeNoSubject(t *testing.T) {
 	before := s.Signings(t)
 	for _, repo := range []any{
 		"acme/api:task", "acme/api:task:x", "acme/*", "acme/a?i", "../api", "acme//api", "acme/api\n", "ACME/API", "acme/аpi", "${repo}/x", "{repo}/x",
-		"spiffe://acme.test/agents/ab", "acme/" + strings.Repeat("a", 300), "", 7, []string{"acme/api", "acme/web"},
+		"spiffe://acme.test/agents/ab", "acme/" + strings.Repeat("a", 300), "", 7,
+		[]string{"acme/api", "acme/web"},
 	} {
 		ask := deploy("aws.deploy")
 		ask.Params["repo"] = repo
