@@ -134,6 +134,10 @@ func (r *reader) egress(n *yaml.Node, scope Scope) []Egress {
 		r.at(n, "egress requires a credential that a call can carry, of kind %s, or a login, of kind database; remove it", either(senders))
 		return nil
 	}
+	if scope.Credential.Federated() {
+		r.at(n, "egress cannot be used with federation: a gateway does not exchange the token; remove it")
+		return nil
+	}
 	var out []Egress
 	of := "rules, such as " + egressExample + "; without egress, no gateway accepts a token of the scope"
 	for i, item := range r.listOf(n, "egress", maxEgress, of) {

@@ -98,6 +98,10 @@ func TestLoadRefusesFederations(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", block, err, want)
 		}
 	}
+	_, err := scopes.Load(federated("{subject: 'a:b'}}\n    egress: [{hosts: [api.example], methods: [GET], paths: ['/'], send: {as: bearer}}]\n    #"))
+	if err == nil || !strings.Contains(err.Error(), "egress cannot be used with federation: a gateway does not exchange the token; remove it") {
+		t.Errorf("egress: got %v", err)
+	}
 	for _, audience := range []string{"", "a b", "a#b", "ä", "a\\x00", strings.Repeat("a", 501)} {
 		_, err := scopes.Load(oneScope(`{kind: jwt, audience: "` + audience + `", federation: {subject: 'a:b'}}`))
 		if err == nil || !strings.Contains(err.Error(), "credential.audience") {

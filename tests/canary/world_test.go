@@ -41,6 +41,12 @@ const scopesYAML = `scopes:
     resource: test:jwt
     ttl: {default: 5m, max: 5m}
     credential: {kind: jwt, audience: https://git.test}
+  - name: test.cloud
+    title: A token for a cloud
+    authority: read
+    resource: test:cloud
+    ttl: {default: 5m, max: 5m}
+    credential: {kind: jwt, audience: sts.amazonaws.com, federation: {subject: 'test:cloud'}}
   - name: test.login
     title: A database login
     authority: read
@@ -100,6 +106,7 @@ func (w *world) work(t *testing.T) {
 	}
 	w.keep(t, "private key of DPoP", proof)
 	w.secrets["signature of the token"] = signature(w.issue(t, sandbox, client.Ask{Scope: "test.jwt"}).Secret.Reveal())
+	w.secrets["signature of the token for a cloud"] = signature(w.issue(t, sandbox, client.Ask{Scope: "test.cloud"}).Secret.Reveal())
 	w.secrets["signature of the bound token"] = signature(w.issue(t, sandbox, client.Ask{Scope: "test.jwt", Signer: signer}).Secret.Reveal())
 	w.secrets["password of the login"] = w.issue(t, sandbox, client.Ask{Scope: "test.login"}).Field("password").Reveal()
 	w.secrets["Vault token"] = w.issue(t, sandbox, client.Ask{Scope: "test.vault"}).Field("token").Reveal()
