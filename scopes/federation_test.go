@@ -17,6 +17,7 @@ func federated(block string) []scopes.File {
 }
 
 func TestFederationIsRead(t *testing.T) {
+	schema := compiled(t, scopes.ScopesSchema())
 	for _, tt := range []struct {
 		block string
 		want  scopes.Federation
@@ -30,6 +31,9 @@ func TestFederationIsRead(t *testing.T) {
 			t.Errorf("%s: %v", tt.block, err)
 			continue
 		}
+		if err := asEditor(schema, string(federated(tt.block)[0].Data)); err != nil {
+			t.Errorf("%s: the schema for editors refuses it: %v", tt.block, err)
+		}
 		s, _ := c.Scope("one.scope")
 		want := scopes.Credential{Kind: scopes.KindJWT, Audience: "sts.amazonaws.com", Bind: scopes.BindNone, Federation: tt.want}
 		if diff := cmp.Diff(want, s.Credential); diff != "" {
@@ -40,6 +44,15 @@ func TestFederationIsRead(t *testing.T) {
 		}
 		if got, want := s.Credential.Summary(), "jwt sts.amazonaws.com as "+tt.want.Subject+" (federation)"; got != want {
 			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestScopesSchemaRefusesFederations(t *testing.T) {
+	schema := compiled(t, scopes.ScopesSchema())
+	for _, block := range []string{"{}", "{subject: 7}", "{subject: 'a:b', sub: c}", "{subject: 'a:b', algorithm: EdDSA}", "{subject: 'a:*'}", "{subject: '{name}'}"} {
+		if err := asEditor(schema, string(federated(block)[0].Data)); err == nil {
+			t.Errorf("the schema accepts %s", block)
 		}
 	}
 }
