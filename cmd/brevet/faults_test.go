@@ -210,7 +210,7 @@ func (d *deployment) postgresStopped(t *testing.T) {
 	}
 	d.unavailable(t, "t-stopped", "Ledger unavailable", "ledger_unavailable")
 	within(t, patience, "not ready", func() bool { return brevet(t, nil, "ready", "--config", d.config).code == 1 })
-	brevet(t, nil, "ready", "--config", d.config).want(t, 1, "bundles     ok\ncertificate ok\nledger      failing\nvault       ok")
+	brevet(t, nil, "ready", "--config", d.config).want(t, 1, "bundles     ok\ncertificate ok\nledger      failing\nledger_disk ok\nvault       ok")
 	list := brevet(t, d.env("auditor"), "audit", "list")
 	list.want(t, exitUnavailable, "retry")
 	if err := d.Postgres.Start(t.Context()); err != nil {
