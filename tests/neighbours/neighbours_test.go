@@ -36,8 +36,10 @@ const (
 // victim is somebody who must not notice that others are loud.
 type victim struct {
 	name string
-	call func(ctx context.Context) error
-	rest time.Duration // more than between, if the victim has a limit of its own
+	// before prepares a call, if it needs that. It is not measured, but may not fail.
+	before func(ctx context.Context) error
+	call   func(ctx context.Context) error
+	rest   time.Duration // more than between, if the victim has a limit of its own
 }
 
 // TestNeighboursAreNotDelayed is T11: it runs every loud caller against all victims at once, so each pair is one row. An error of a victim, such as
@@ -147,9 +149,15 @@ func (w *world) measure(t *testing.T, victims []victim, lasts time.Duration, noi
 		got[v.name] = m
 		all.Go(func() {
 			for ctx.Err() == nil {
-				began := time.Now()
-				err := v.call(context.WithoutCancel(ctx))
-				m.took = append(m.took, time.Since(began))
+				var err error
+				if v.before != nil {
+					err = v.before(context.WithoutCancel(ctx))
+				}
+				if err == nil {
+					began := time.Now()
+					err = v.call(context.WithoutCancel(ctx))
+					m.took = append(m.took, time.Since(began))
+				}
 				if err != nil && len(m.failed) < 3 {
 					m.failed = append(m.failed, err.Error())
 				}

@@ -114,6 +114,7 @@ func (w *world) victims(t *testing.T) []victim {
 		asking = append(asking, s.Client(t, fmt.Sprintf("%s-%d", approvalsOf, n)))
 	}
 	carol := s.Person(t, "carol")
+	var shown openapi.ApprovalCase // what Carol votes on next
 	return []victim{
 		{name: "another sandbox", call: func(ctx context.Context) error { _, err := w.reads(ctx, same, "t"); return err }},
 		{name: "another trust domain", call: func(ctx context.Context) error { _, err := w.reads(ctx, other, "t"); return err }},
@@ -134,15 +135,15 @@ func (w *world) victims(t *testing.T) []victim {
 			_, err := auditor.Page(ctx, client.Filter{TrustDomain: "other.test", Scope: clockAllowed})
 			return err
 		}},
-		{name: "a person who votes", rest: 200 * time.Millisecond, call: func(ctx context.Context) error {
+		{name: "a person who votes", rest: 200 * time.Millisecond, before: func(ctx context.Context) error {
 			got, err := asking[w.next.Add(1)%int64(len(asking))].Request(ctx, client.Ask{Scope: "clock.set", Task: w.name("task")})
 			if err != nil || got.Pending == nil {
 				return fmt.Errorf("got %+v, %w, want it pending", got, err)
 			}
-			shown, err := carol.Approval(ctx, got.Pending.ID)
-			if err == nil {
-				_, err = carol.Vote(ctx, shown, openapi.VerdictDeny, "no")
-			}
+			shown, err = carol.Approval(ctx, got.Pending.ID)
+			return err
+		}, call: func(ctx context.Context) error {
+			_, err := carol.Vote(ctx, shown, openapi.VerdictDeny, "no")
 			return err
 		}},
 	}
