@@ -227,11 +227,11 @@ type BundleEndpointConfig struct {
 type PostgresConfig struct {
 	// File that holds the connection URL of the broker's own role, which may only append. Hosts other than this machine require sslmode=verify-full.
 	URLFile string `yaml:"url_file"`
-	// Maximum number of connections for reading. Appending uses a separate connection. Default 8.
+	// Maximum number of connections for reading. API calls that only read use half of them. Appending uses a separate connection. Default 8.
 	MaxConnections int32 `yaml:"max_connections,omitempty"`
 	// File that holds the connection URL for auditors' searches. Its role must be a member of brevet_auditor. The server may be a standby. Default url_file.
 	AuditURLFile string `yaml:"audit_url_file,omitempty"`
-	// Maximum number of connections for auditors' searches. No other call waits for them. Default 4.
+	// Maximum number of connections for auditors' searches, of which those over the API use half. No other call waits for them. Default 4.
 	AuditConnections int32 `yaml:"audit_connections,omitempty"`
 	// Accept a connection over a network without TLS that verifies the server's name (sslmode=verify-full). Others on that network can then read and change the record on its way, and pose as the server. Default false.
 	InsecureNetwork bool `yaml:"insecure_network,omitempty"`
@@ -321,6 +321,7 @@ func Load(path string) (Config, error) {
 func (c *Config) complete(dir string) {
 	c.LedgerName = cmp.Or(c.LedgerName, strings.Trim(strings.TrimPrefix(c.Issuer, "https://"), "/")+"/ledger")
 	c.Postgres.MaxConnections = cmp.Or(c.Postgres.MaxConnections, 8)
+	c.Postgres.AuditConnections = cmp.Or(c.Postgres.AuditConnections, 4)
 	c.Vault.TransitMount = cmp.Or(c.Vault.TransitMount, "transit")
 	c.Vault.SigningKey = cmp.Or(c.Vault.SigningKey, "brevet")
 	c.Vault.TokenRole = cmp.Or(c.Vault.TokenRole, "brevet")

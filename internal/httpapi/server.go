@@ -7,7 +7,6 @@
 package httpapi
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,8 +56,6 @@ const (
 	// Reads of records and of the log wait for one of the connections that are for them. Callers and trust domains take turns. maxReading
 	// bounds how many wait, maxReadingEach how many of one caller do, and readPatience for how long.
 	maxReading, maxReadingEach, readPatience = 1024, 64, 10 * time.Second
-	// defaultReadConns and defaultAuditConns are the defaults of the ledger.
-	defaultReadConns, defaultAuditConns = 8, 4
 	// A person makes a few calls for each page, and more at once to decide on many requests. A caller beyond these limits is a
 	// program (H95).
 	callsPerSecond, callsAtOnce = 20, 200
@@ -70,8 +67,8 @@ const (
 	reportsPerSecond, reportsAtOnce = 20, 1000
 )
 
-// Config configures a Server. People, TrustedProxies, Auditors, Admins, Orchestrators, ResourceServers, Ready, JWKSMaxAge, ReadConns
-// and AuditConns are optional.
+// Config configures a Server. People, TrustedProxies, Auditors, Admins, Orchestrators, ResourceServers, Ready and JWKSMaxAge are
+// optional.
 type Config struct {
 	Broker   *broker.Broker
 	Attestor *attest.Attestor
@@ -101,8 +98,8 @@ type Config struct {
 	// JWKSMaxAge is how long clients may cache the key set, by default one minute. It must be shorter than the overlap of a key
 	// rotation.
 	JWKSMaxAge time.Duration
-	// ReadConns and AuditConns are how many connections to the database there are for reads and for auditors' searches, by default 8
-	// and 4. The calls of the API that only read use half of them, so that votes and the console need not wait for them.
+	// ReadConns and AuditConns are how many connections to the database there are for reads and for auditors' searches. The calls of
+	// the API that only read use half of them, so that votes and the console need not wait for them.
 	ReadConns, AuditConns int
 	// CursorKey seals cursors, and DPoP nonces are derived from it. It is secret, has at least 32 bytes, and is the same on every
 	// replica.
@@ -178,8 +175,8 @@ func New(cfg Config) (*Server, error) {
 		confirming: ratelimit.NewFairSemaphore(confirmedAtOnce, confirmedByOne),
 
 		introspecting: ratelimit.NewFairSemaphore(2*introspectedAtOnce*max(2, runtime.GOMAXPROCS(0)), introspectedAtOnce),
-		reading:       ratelimit.NewFairQueue((cmp.Or(cfg.ReadConns, defaultReadConns)+1)/2, maxReading, maxReadingEach),
-		auditing:      ratelimit.NewFairQueue((cmp.Or(cfg.AuditConns, defaultAuditConns)+1)/2, maxReading, maxReadingEach),
+		reading:       ratelimit.NewFairQueue((cfg.ReadConns+1)/2, maxReading, maxReadingEach),
+		auditing:      ratelimit.NewFairQueue((cfg.AuditConns+1)/2, maxReading, maxReadingEach),
 		counting:      ratelimit.NewFairQueue(1, maxReading, maxReadingEach),
 	}
 	for _, rs := range cfg.ResourceServers {

@@ -93,7 +93,7 @@ func TestReadsTakeTurns(t *testing.T) {
 	}
 }
 
-// A stranger who asks for lists that do not exist delays no workload that looks for a list.
+// A stranger can look up only so many unknown status lists. A workload can still look up one.
 func TestStatusListLookupsAreShared(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})

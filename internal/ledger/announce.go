@@ -155,9 +155,9 @@ type targetBody struct {
 }
 
 // Announce implements [broker.LiveCredentials]. If a task gets two ends, it ends at the earlier time. A quarantine that is
-// already in force stays as it is, and the second command is recorded. Announce returns broker.ErrNotFound if a task has ended
-// already or ends sooner, if the same actor has ordered a quarantine in force for the same reason, and if a quarantine to lift is
-// not in force or was not added by the named command.
+// already in force stays as it is. A second order of it is recorded if it has another actor or another reason. Announce returns
+// broker.ErrNotFound if a task has ended already or ends sooner, if an equal order of a quarantine is in force, and if a quarantine to
+// lift is not in force or was not added by the named command.
 func (l *Ledger) Announce(ctx context.Context, cmd broker.Command) error {
 	e, err := newEntry(cmd.Kind, cmd.ID, cmd.Time)
 	if err != nil {

@@ -60,8 +60,8 @@ func (e *estate) dead(t *testing.T, o one) bool {
 	return err == nil && !alive && !e.works(t, o.ware, o.secret)
 }
 
-// TestUnrenewedCredentialsExpire mints two of each kind and renews only one (C3 to C6). What nobody renews, because nobody got it, is dead within
-// a minute (I2).
+// TestUnrenewedCredentialsExpire mints two of each kind and renews only one (C3 to C6). What nobody renews, because nobody got it, is
+// dead within a minute (I2).
 func TestUnrenewedCredentialsExpire(t *testing.T) {
 	t.Parallel()
 	e := realLive(t)

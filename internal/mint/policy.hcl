@@ -1,6 +1,6 @@
 # What the broker may do in Vault: sign tokens with two keys and checkpoints of the ledger with another, each in one form, read their
-# public halves, renew its own token, create tokens of one role (its policies and lifetime are set in bootstrap.go), and look up, renew and end what it knows the accessor or lease
-# of. Every path is exact.
+# public halves, renew its own token, create tokens of one role (its policies and lifetime are set in bootstrap.go), and look up, renew
+# and end what it knows the accessor or lease of. Every path is exact.
 
 path "{{mount}}/sign/{{key}}" {
   capabilities = ["update"]

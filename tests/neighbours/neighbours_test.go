@@ -42,8 +42,8 @@ type victim struct {
 	rest   time.Duration // more than between, if the victim has a limit of its own
 }
 
-// TestNeighboursAreNotDelayed is T11: it runs every loud caller against all victims at once, so each pair is one row. An error of a victim, such as
-// a 429 or a 503, fails its row.
+// TestNeighboursAreNotDelayed is T11: it runs every loud caller against all victims at once, so each pair is one row. An error of a
+// victim, such as a 429 or a 503, fails its row.
 func TestNeighboursAreNotDelayed(t *testing.T) {
 	w := newWorld(t)
 	victims, at := w.victims(t), w.site(t)
