@@ -160,7 +160,7 @@ func (b *Broker) reread(ctx context.Context, h LiveCredential) (LiveCredential, 
 func (b *Broker) stopOf(h LiveCredential, e ending) (Outcome, bool) {
 	out := Outcome{ID: h.ID, Time: b.cfg.Now(), Status: StatusRevoking, Detail: e.cause, Actor: e.actor, Term: e.term}
 	switch {
-	case h.Status == StatusIntent, h.Status == StatusIssued && h.VaultLease.Accessor != "":
+	case h.Status == StatusIntent, h.Status == StatusIssued && !h.VaultLease.Empty():
 		return out, true
 	case h.Status == StatusIssued && offline(h.Kind):
 		out.Status = final(e.cause)
@@ -210,12 +210,12 @@ func (b *Broker) revokeAll(ctx context.Context, held []LiveCredential, term int6
 // revoke ends one credential in Vault. A credential whose mint was never recorded has no lease to revoke: revoke treats it as
 // dead once it is too old to live without renewal.
 func (b *Broker) revoke(ctx context.Context, h LiveCredential, term int64) Ended {
-	if h.VaultLease.Accessor == "" && b.cfg.Now().Before(begun(h.ID).Add(abandoned)) {
+	if h.VaultLease.Empty() && b.cfg.Now().Before(begun(h.ID).Add(abandoned)) {
 		return endedOf(h)
 	}
 	var err error
-	if h.VaultLease.Accessor != "" {
-		err = b.cfg.Minter.Revoke(ctx, h.VaultLease)
+	if lease := h.lease(); !lease.Empty() {
+		err = b.cfg.Minter.Revoke(ctx, lease)
 	}
 	var out Outcome
 	if err == nil {
@@ -227,6 +227,10 @@ func (b *Broker) revoke(ctx context.Context, h LiveCredential, term int64) Ended
 		if h, err = b.reread(ctx, h); err == nil {
 			return endedOf(h)
 		}
+	}
+	if mayLive, lost := errors.AsType[*MayLiveError](err); lost {
+		e.UsableUntil = mayLive.Until
+		return e
 	}
 	if err != nil {
 		e.Why = failureCode(err)

@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/brevet-dev/brevet/broker/approval"
 )
@@ -36,6 +37,12 @@ var (
 	// ErrNotMounted: the secrets engine of the scope is not mounted in Vault. It wraps ErrVaultRefused, and is returned as a
 	// *NotMountedError.
 	ErrNotMounted = fmt.Errorf("%w: no secrets engine is mounted", ErrVaultRefused)
+	// ErrGitHubUnavailable: GitHub did not answer, or not understandably.
+	ErrGitHubUnavailable = errors.New("GitHub is unavailable")
+	// ErrGitHubRefused: GitHub refused to issue a token. It refuses again until the App, its installation or the scope changes.
+	ErrGitHubRefused = errors.New("refused by GitHub")
+	// ErrGitHubLimited: GitHub limits the rate of calls. It is returned as a *GitHubLimitedError.
+	ErrGitHubLimited = fmt.Errorf("%w: it limits the rate of calls", ErrGitHubUnavailable)
 	// ErrInactive: the token is not active, for any reason.
 	ErrInactive = errors.New("token is not active")
 	// ErrCallNotAllowed: the scope of the token does not allow the call. It is returned as a *CallNotAllowedError.
@@ -91,6 +98,7 @@ var (
 // LostMintError wraps the error of a mint that may have left a live credential in Vault.
 type LostMintError struct {
 	VaultLease VaultLease // as far as it is known
+	Until      time.Time  // when a credential that nobody can revoke is dead; zero if it is dead after UnrenewedLife
 	Err        error
 }
 
@@ -98,6 +106,41 @@ func (l *LostMintError) Error() string { return l.Err.Error() }
 
 // Unwrap returns the cause.
 func (l *LostMintError) Unwrap() error { return l.Err }
+
+// GitHubRefusedError is ErrGitHubRefused with what it means.
+type GitHubRefusedError struct {
+	Why string // a fixed text that says what an admin has to do
+	Err error  // the cause
+}
+
+func (g *GitHubRefusedError) Error() string { return fmt.Sprintf("%v: %v", ErrGitHubRefused, g.Err) }
+
+// Unwrap returns ErrGitHubRefused and the cause.
+func (g *GitHubRefusedError) Unwrap() []error { return []error{ErrGitHubRefused, g.Err} }
+
+// GitHubLimitedError is ErrGitHubLimited with GitHub's own delay.
+type GitHubLimitedError struct {
+	RetryAfter time.Duration
+	Err        error // the cause
+}
+
+func (g *GitHubLimitedError) Error() string { return g.Err.Error() }
+
+// Unwrap returns ErrGitHubLimited and the cause.
+func (g *GitHubLimitedError) Unwrap() []error { return []error{ErrGitHubLimited, g.Err} }
+
+// MayLiveError means that a credential cannot be revoked, because it was lost on its way from the system that issued it: nobody has
+// it, and only its holder could revoke it. It ends by itself.
+type MayLiveError struct {
+	Until time.Time // when it is dead in any case
+}
+
+func (m *MayLiveError) Error() string {
+	return "the token of GitHub was lost on its way to Brevet, and may be alive until " + m.Until.UTC().Format(time.RFC3339)
+}
+
+// Is makes the error one of ErrGitHubUnavailable.
+func (m *MayLiveError) Is(target error) bool { return target == ErrGitHubUnavailable }
 
 // NotMountedError is ErrNotMounted with the path of the missing mount.
 type NotMountedError struct {

@@ -258,7 +258,7 @@ func (b *Broker) mint(ctx context.Context, rec Record, key Key, deliver Deliver)
 	}
 	rec.Status = StatusIssued
 	minted := *credential.Minted
-	if minted.Accessor == "" {
+	if minted.Empty() {
 		return deliver(Result{Record: rec, Credential: &credential}) // a certificate for the caller's own key is useless to anybody else
 	}
 	err = errUndelivered // also after a panic
@@ -286,7 +286,7 @@ func (b *Broker) fail(ctx context.Context, rec Record, cause error) {
 	out := Outcome{ID: rec.ID, Time: b.cfg.Now(), Status: StatusFailed, Detail: failureCode(cause)}
 	var lost *LostMintError
 	if errors.As(cause, &lost) {
-		out.Status, out.Minted = StatusUnknown, &Minted{VaultLease: lost.VaultLease}
+		out.Status, out.Minted, out.MayLiveUntil = StatusUnknown, &Minted{VaultLease: lost.VaultLease}, lost.Until
 	}
 	if err := b.recordOutcome(ctx, out); err != nil {
 		b.cfg.Log.ErrorContext(ctx, "outcome not recorded", "issuance", rec.ID, "status", string(out.Status), "error", err)
@@ -297,6 +297,10 @@ func failureCode(cause error) string {
 	switch {
 	case errors.Is(cause, ErrMintMismatch):
 		return "mint_mismatch"
+	case errors.Is(cause, ErrGitHubRefused):
+		return "github_refused"
+	case errors.Is(cause, ErrGitHubUnavailable):
+		return "github_unavailable"
 	case errors.Is(cause, ErrVaultRefused):
 		return "vault_refused"
 	case errors.Is(cause, ErrVaultUnavailable):
@@ -314,9 +318,9 @@ func failureCode(cause error) string {
 func (b *Broker) discard(ctx context.Context, rec Record, h VaultLease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
 	defer cancel()
-	if h.Accessor != "" {
+	if !h.Empty() {
 		if err := b.cfg.Minter.Revoke(ctx, h); err != nil {
-			b.cfg.Log.WarnContext(ctx, "undelivered credential not revoked: it expires unrenewed", "issuance", rec.ID, "error", err)
+			b.cfg.Log.WarnContext(ctx, "undelivered credential not revoked: it expires unrenewed, or the sweeper revokes it", "issuance", rec.ID, "error", err)
 			return
 		}
 	}

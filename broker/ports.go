@@ -204,6 +204,7 @@ type LivePage struct {
 //     subject is in quarantine, or their approval was followed by a denial; Detail then holds that cause
 type Overdue struct {
 	Unfinished, Overdue time.Time
+	Expired             time.Time // as Overdue, for what Brevet itself ends when it expires: tokens of GitHub
 	Orders              time.Time // skips denials and commands from before this time, which have been carried out; zero skips none
 	Limit               int
 }

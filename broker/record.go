@@ -137,14 +137,23 @@ type Outcome struct {
 	Detail string
 	Actor  string  // the SPIFFE ID of the workload, or the ID of the person, that caused the outcome; empty if Brevet itself did
 	Minted *Minted // set with StatusIssued; with StatusUnknown it holds what is known
-	Term   int64   // of the sweeper that reports the outcome, which must still lead; zero for any other caller
+	// MayLiveUntil is set with StatusUnknown if what was made can be revoked by nobody: then it is dead at this time.
+	MayLiveUntil time.Time
+	Term         int64 // of the sweeper that reports the outcome, which must still lead; zero for any other caller
 }
 
 // VaultLease identifies a dynamic credential in Vault. It is not secret: it grants nothing.
 type VaultLease struct {
 	Accessor string // of the token that the credential lives under; empty if there is none
-	Lease    string // the lease ID in Vault; empty if there is none
+	Lease    string // the lease ID in Vault, or the path of a GitHubLease; empty if there is none
 }
+
+// Empty reports whether Vault holds nothing that could be revoked.
+func (l VaultLease) Empty() bool { return l == VaultLease{} }
+
+// GitHubLease returns the lease of an installation access token: the path in Vault where the token is kept until it is revoked. It
+// follows from the id of the record, so it is known for a record that was never finished.
+func GitHubLease(id string) string { return scopes.GitHubTokens + "/" + id }
 
 // Minted describes what Vault made. It holds no secret.
 type Minted struct {
@@ -179,6 +188,14 @@ type LiveCredential struct {
 	Detail, Actor       string // the cause and who ordered it, for StatusRevoking
 	StatusTime, Expires time.Time
 	VaultLease          VaultLease
+}
+
+// lease returns what to revoke. It includes what the record of an unfinished mint does not have yet.
+func (h LiveCredential) lease() VaultLease {
+	if h.Kind == scopes.KindGitHub && h.VaultLease.Lease == "" {
+		return VaultLease{Accessor: h.VaultLease.Accessor, Lease: GitHubLease(h.ID)}
+	}
+	return h.VaultLease
 }
 
 // The kinds of commands.

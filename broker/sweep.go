@@ -118,7 +118,7 @@ func (s *sweeper) finish(ctx context.Context) error {
 	for range maxRounds {
 		now := s.cfg.Now()
 		held, err := s.cfg.Live.Overdue(ctx, Overdue{
-			Unfinished: now.Add(-abandoned), Overdue: now.Add(-overdueAfter), Orders: s.orders, Limit: sweepBatch,
+			Unfinished: now.Add(-abandoned), Overdue: now.Add(-overdueAfter), Expired: now, Orders: s.orders, Limit: sweepBatch,
 		})
 		if err != nil {
 			return err
@@ -197,6 +197,8 @@ func (s *sweeper) advance(ctx context.Context, h LiveCredential) bool {
 	switch {
 	case h.Status == StatusRevoking && s.cfg.Now().Sub(h.StatusTime) < revokeTimeout:
 		return false
+	case h.Status == StatusIntent && h.Kind == scopes.KindGitHub:
+		return s.settle(ctx, h)
 	case h.Status == StatusIntent:
 		return s.move(ctx, h, StatusCompensated, "unfinished")
 	case h.Status == StatusUnknown:
@@ -210,16 +212,36 @@ func (s *sweeper) advance(ctx context.Context, h LiveCredential) bool {
 	}
 }
 
+// settle ends what an unfinished mint has left at GitHub, where nothing ends by itself within UnrenewedLife. If a token may be alive
+// that nobody has, the record becomes unknown until the token is dead.
+func (s *sweeper) settle(ctx context.Context, h LiveCredential) bool {
+	err := s.revokeLease(ctx, h)
+	if mayLive, lost := errors.AsType[*MayLiveError](err); lost {
+		err := s.recordOutcome(ctx, Outcome{
+			ID: h.ID, Time: s.cfg.Now(), Status: StatusUnknown, Detail: failureCode(mayLive), Term: s.term,
+			Minted: &Minted{VaultLease: h.lease()}, MayLiveUntil: mayLive.Until,
+		})
+		return err == nil || errors.Is(err, ErrInvalidTransition)
+	}
+	return err == nil && s.move(ctx, h, StatusCompensated, "unfinished")
+}
+
+// revokeLease revokes what a record leads to.
+func (s *sweeper) revokeLease(ctx context.Context, h LiveCredential) error {
+	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
+	defer cancel()
+	err := s.cfg.Minter.Revoke(ctx, h.lease())
+	if _, lost := errors.AsType[*MayLiveError](err); err != nil && !lost {
+		s.cfg.Log.WarnContext(ctx, "credential not revoked yet", "issuance", h.ID, "status", string(h.Status), "error", err)
+	}
+	return err
+}
+
 // compensate ends whatever a lost mint made. If Vault may have made a lease whose ID is unknown, revoking the token is not
 // enough: Vault ends that lease later, in its own time.
 func (s *sweeper) compensate(ctx context.Context, h LiveCredential) bool {
-	if h.VaultLease.Accessor != "" {
-		ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
-		defer cancel()
-		if err := s.cfg.Minter.Revoke(ctx, h.VaultLease); err != nil {
-			s.cfg.Log.WarnContext(ctx, "credential of a lost mint not revoked yet", "issuance", h.ID, "error", err)
-			return false
-		}
+	if !h.lease().Empty() && s.revokeLease(ctx, h) != nil {
+		return false
 	}
 	confirmed := h.VaultLease.Accessor != "" && h.Kind == scopes.KindVaultToken
 	if !confirmed && s.cfg.Now().Before(begun(h.ID).Add(abandoned)) {
@@ -228,8 +250,12 @@ func (s *sweeper) compensate(ctx context.Context, h LiveCredential) bool {
 	return s.move(ctx, h, StatusCompensated, "lost")
 }
 
-// expire records an expired credential once Vault no longer holds it. If Vault still does, expire revokes it.
+// expire records an expired credential once Vault no longer holds it. If Vault still does, expire revokes it. GitHub knows nothing
+// of the time that was granted, so expire ends its tokens.
 func (s *sweeper) expire(ctx context.Context, h LiveCredential) bool {
+	if h.Kind == scopes.KindGitHub {
+		return s.revokeLease(ctx, h) == nil && s.move(ctx, h, StatusExpired, "")
+	}
 	alive, err := s.alive(ctx, h)
 	if err != nil {
 		return false
@@ -304,7 +330,7 @@ func (s *sweeper) inspect(ctx context.Context, after string, look func(LiveCrede
 // found reports whether Vault still holds a credential that should be alive. If Vault does not, found records it as gone.
 func (s *sweeper) found(ctx context.Context, h LiveCredential) bool {
 	now := s.cfg.Now()
-	if h.Status != StatusIssued || h.VaultLease.Accessor == "" || now.Sub(begun(h.ID)) < renewedBy || !now.Before(h.Expires) {
+	if h.Status != StatusIssued || h.VaultLease.Empty() || now.Sub(begun(h.ID)) < renewedBy || !now.Before(h.Expires) {
 		return false
 	}
 	alive, err := s.alive(ctx, h)

@@ -38,7 +38,7 @@ var (
 	ErrRateLimited = errors.New("rate limit exceeded")
 	// ErrUnavailable: the failure may be transient, and no credential was delivered. Problem.RetryAfter says how long to wait.
 	ErrUnavailable = errors.New("service is unavailable")
-	// ErrVaultRefused: Vault refused, and refuses again until an admin changes its configuration.
+	// ErrVaultRefused: Vault or GitHub refused, and refuses again until an admin changes its configuration.
 	ErrVaultRefused = errors.New("vault refused")
 	// ErrInternal: the server failed with an internal error.
 	ErrInternal = errors.New("internal server error")
@@ -73,6 +73,8 @@ var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodeOverloaded:           ErrUnavailable,
 	openapi.CodeVaultUnavailable:     ErrUnavailable,
 	openapi.CodeVaultRefused:         ErrVaultRefused,
+	openapi.CodeGitHubUnavailable:    ErrUnavailable,
+	openapi.CodeGitHubRefused:        ErrVaultRefused,
 	openapi.CodeMintMismatch:         ErrUnavailable,
 	openapi.CodeBundleUnavailable:    ErrUnavailable,
 	openapi.CodeProviderUnavailable:  ErrUnavailable,

@@ -113,7 +113,7 @@ RETURN CASE
     WHEN i.ttl_asked < 0 OR i.ttl < CASE i.decision WHEN 'deny' THEN 0 ELSE 1 END THEN 'issuances_ttl'
     WHEN NOT CASE i.decision WHEN 'deny' THEN i.expires_at IS NULL ELSE coalesce(i.expires_at > i.time, false) END
         THEN 'issuances_expiry'
-    WHEN i.credential_kind NOT IN ('jwt', 'vault-token', 'database', 'pki', 'ssh', 'kv', 'vault') THEN 'issuances_credential_kind'
+    WHEN i.credential_kind NOT IN ('jwt', 'vault-token', 'database', 'pki', 'ssh', 'kv', 'vault', 'github') THEN 'issuances_credential_kind'
     -- The state.
     WHEN NOT CASE i.decision
         WHEN 'deny' THEN i.status = 'denied' AND NOT i.one_shot

@@ -284,6 +284,8 @@ const (
 	CodeBundleUnavailable    ProblemCode = "bundle_unavailable"
 	CodeDecided              ProblemCode = "decided"
 	CodeDenied               ProblemCode = "denied"
+	CodeGitHubRefused        ProblemCode = "github_refused"
+	CodeGitHubUnavailable    ProblemCode = "github_unavailable"
 	CodeIdempotencyMismatch  ProblemCode = "idempotency_mismatch"
 	CodeInsufficientScope    ProblemCode = "insufficient_scope"
 	CodeInternal             ProblemCode = "internal"
@@ -334,6 +336,10 @@ func (e ProblemCode) Valid() bool {
 	case CodeDecided:
 		return true
 	case CodeDenied:
+		return true
+	case CodeGitHubRefused:
+		return true
+	case CodeGitHubUnavailable:
 		return true
 	case CodeIdempotencyMismatch:
 		return true
@@ -1021,9 +1027,9 @@ type Ended struct {
 	// it any more.
 	UsableUntil time.Time `json:"usable_until,omitempty,omitzero"`
 
-	// Why Why the credential has not ended: `vault_unavailable`, `vault_refused`, `ledger_unavailable`, `unfinished`
-	// (minting is in progress or its result was lost, and what Vault may have made expires) or `static`. Absent
-	// if it has ended.
+	// Why Why the credential has not ended: `vault_unavailable`, `vault_refused`, `github_unavailable`, `github_refused`,
+	// `ledger_unavailable`, `unfinished` (minting is in progress or its result was lost, and what was made expires)
+	// or `static`. Absent if it has ended.
 	Why string `json:"why,omitempty,omitzero"`
 }
 
@@ -1289,7 +1295,7 @@ type OfferedScope struct {
 	// proof. The token is bound to it.
 	Bind OfferedScopeBind `json:"bind"`
 
-	// Credential The kind of the credential: jwt, vault-token, database, pki, ssh, kv or vault.
+	// Credential The kind of the credential: jwt, vault-token, database, pki, ssh, kv, vault or github.
 	Credential string `json:"credential"`
 
 	// Csr Whether a request must have a certificate signing request for a key of the caller.
@@ -1395,7 +1401,8 @@ type Problem struct {
 	// - 429: `rate_limited`. 500: `internal`.
 	// - 503, retry later: `ledger_unavailable`, `ledger_full` the disk of the server's database is full, `vault_unavailable`, `bundle_unavailable`, `provider_unavailable`,
 	//   `overloaded`, `superseded` the catalogue is changing, `not_sealed` no checkpoint covers the entry yet,
-	//   `mint_mismatch` Vault returned a different credential. 503, an admin must act: `vault_refused`.
+	//   `github_unavailable`, `mint_mismatch` Vault or GitHub returned a different credential. 503, an admin must act: `vault_refused`,
+	//   `github_refused`.
 	Code ProblemCode `json:"code"`
 
 	// Detail What happened, what it means, and what to do next.
@@ -1452,7 +1459,8 @@ type Problem struct {
 //   - 429: `rate_limited`. 500: `internal`.
 //   - 503, retry later: `ledger_unavailable`, `ledger_full` the disk of the server's database is full, `vault_unavailable`, `bundle_unavailable`, `provider_unavailable`,
 //     `overloaded`, `superseded` the catalogue is changing, `not_sealed` no checkpoint covers the entry yet,
-//     `mint_mismatch` Vault returned a different credential. 503, an admin must act: `vault_refused`.
+//     `github_unavailable`, `mint_mismatch` Vault or GitHub returned a different credential. 503, an admin must act: `vault_refused`,
+//     `github_refused`.
 type ProblemCode string
 
 // Quarantine defines model for Quarantine.
@@ -1772,7 +1780,7 @@ type Token struct {
 	// ID The id of the issuance. It is the `jti` of a JWT.
 	ID string `json:"id"`
 
-	// Kind The kind: `jwt`, `vault-token`, `database`, `pki`, `ssh`, `kv` or `vault`.
+	// Kind The kind: `jwt`, `vault-token`, `database`, `pki`, `ssh`, `kv`, `vault` or `github`.
 	Kind string `json:"kind"`
 
 	// Name The name of the credential in the target system, such as the database user or the serial number.

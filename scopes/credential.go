@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v4"
 )
@@ -68,6 +69,12 @@ func credentialKinds() []credentialKind {
 			[]string{"method", "path"},
 			[]string{"data", "static", keyWithinSVID},
 			"{kind: vault, method: read, path: 'aws/creds/{role}'}", (*credentialReader).vault,
+		},
+		{
+			KindGitHub,
+			[]string{"app", "installation", "repositories", "permissions"},
+			[]string{keyWithinSVID},
+			"{kind: github, app: acme, installation: 48872301, repositories: ['acme/{repo}'], permissions: {issues: read}}", (*credentialReader).github,
 		},
 	}
 }
@@ -266,6 +273,67 @@ func (c *credentialReader) vault() {
 		}
 		c.out.Data[key], c.recipe.data[key] = c.template(entries[key], "credential.data."+key, &dataPlace, c.params)
 	}
+}
+
+// The mounts in Vault of the keys of GitHub Apps (Transit engine), and of the tokens that GitHub has issued and that are to be
+// revoked (KV engine, version 1). No other kind of credential may use them.
+const (
+	GitHubKeys   = "brevet-github"
+	GitHubTokens = "brevet-github-tokens"
+)
+
+// GitHubTokenLife is how long GitHub accepts an installation access token that nobody revokes.
+const GitHubTokenLife = time.Hour
+
+const (
+	maxRepositories = 50
+	maxPermissions  = 50
+)
+
+var (
+	appSyntax        = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	permissionSyntax = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
+)
+
+func (c *credentialReader) github() {
+	app, ok := c.text(c.fields["app"], "credential.app")
+	if ok && !appSyntax.MatchString(app) {
+		c.at(c.fields["app"], "credential.app %q must be the name of an App in the server's configuration: lower-case letters, digits and inner dashes", app)
+		return
+	}
+	c.out.App = app
+	c.out.Installation, _ = c.integer(c.fields["installation"], "credential.installation", 1, maxSafeInt)
+	c.recipe.path = template{at: &keyPlace, literals: []string{GitHubKeys + "/sign/" + app + "/sha2-256"}}
+	for i, item := range c.listOf(c.fields["repositories"], "credential.repositories", maxRepositories, "full names of repositories, such as acme/{repo}") {
+		text, t := c.template(item, fmt.Sprintf("credential.repositories[%d]", i), &repositoryPlace, c.params)
+		c.out.Repositories, c.recipe.repositories = append(c.out.Repositories, text), append(c.recipe.repositories, t)
+	}
+	n := c.fields["permissions"]
+	entries := c.entries(n, "credential.permissions")
+	if n.Kind == yaml.MappingNode && (len(entries) == 0 || len(entries) > maxPermissions) {
+		c.at(n, "credential.permissions must have 1 to %d permissions, such as {issues: read}", maxPermissions)
+		return
+	}
+	c.out.Permissions, c.recipe.permissions = map[string]string{}, map[string]template{}
+	for _, name := range sortedKeys(entries) {
+		if !permissionSyntax.MatchString(name) || len(name) > maxSendText {
+			c.at(entries[name], "credential.permissions: %q must be the name of a permission of GitHub Apps, such as issues or pull_requests", name)
+			continue
+		}
+		c.out.Permissions[name], c.recipe.permissions[name] = c.template(entries[name], "credential.permissions."+name, &permissionPlace, c.params)
+	}
+}
+
+// IsApp reports whether a name can be that of a GitHub App in the server's configuration.
+func IsApp(name string) bool { return appSyntax.MatchString(name) }
+
+// joinPermissions writes permissions as in contents=read,issues=write, sorted by name.
+func joinPermissions(permissions map[string]string) string {
+	pairs := make([]string, 0, len(permissions))
+	for _, name := range sortedKeys(permissions) {
+		pairs = append(pairs, name+"="+permissions[name])
+	}
+	return strings.Join(pairs, ",")
 }
 
 // engine reads where an engine is mounted, which never depends on parameters, and the role. It compiles the path at which

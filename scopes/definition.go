@@ -104,6 +104,9 @@ func (r *reader) scope(n *yaml.Node) *definition {
 	if a := d.scope.Approval; a != nil && a.BreakGlass != "" && d.scope.Credential.Static {
 		r.at(fields["approval"], "approval.break_glass cannot be used with a static credential: a break-glass credential ends after %s, and Brevet cannot revoke a static one", FormatDuration(BreakGlassTTL))
 	}
+	if d.scope.Credential.Kind == KindGitHub && d.scope.TTL.Max > GitHubTokenLife {
+		r.at(fields["ttl"], "ttl.max (%s) is longer than %s, the life of every installation access token of GitHub", FormatDuration(d.scope.TTL.Max), FormatDuration(GitHubTokenLife))
+	}
 	if len(*r.problems) == before && fields["credential"] != nil {
 		switch d.scope.Credential.Kind {
 		case KindJWT:

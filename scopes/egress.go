@@ -86,7 +86,10 @@ var sendWays = []sendWay{
 }
 
 // ofOneMember are the kinds of credentials that can be sent as one member.
-var ofOneMember = []string{KindJWT, KindVaultToken, KindKV, KindVault}
+var ofOneMember = []string{KindJWT, KindVaultToken, KindKV, KindVault, KindGitHub}
+
+// gitHubField is the member of a credential of kind github that is the token.
+const gitHubField = "token"
 
 // refusedHeaders concern the connection, the body or the sandbox, and do not identify the caller.
 var refusedHeaders = []string{
@@ -223,6 +226,9 @@ func (r *reader) host(n *yaml.Node, what string) string {
 // send reads how one rule sends the credential.
 func (r *reader) send(rule, n *yaml.Node, what string, of Credential) Send {
 	if n == nil {
+		if of.Kind == KindGitHub {
+			return Send{As: SendBearer, Field: gitHubField}
+		}
 		if of.Kind != "" && of.Kind != KindJWT {
 			example := "{as: header, name: x-api-key, field: key}"
 			if of.Kind == KindPKI {
@@ -271,6 +277,9 @@ func (r *reader) send(rule, n *yaml.Node, what string, of Credential) Send {
 	}
 	// The way must suit the credential.
 	field := fields["field"]
+	if of.Kind == KindGitHub && field == nil {
+		out.Field = gitHubField
+	}
 	switch {
 	case way.as == "" || of.Kind == "":
 	case !slices.Contains(way.kinds, of.Kind):
@@ -281,7 +290,9 @@ func (r *reader) send(rule, n *yaml.Node, what string, of Credential) Send {
 		r.at(field, "%s.field cannot be used with kind jwt, whose credential is the token itself", what)
 	case of.Kind == KindJWT && (of.Bind == BindMTLS || of.Bind == BindDPoP):
 		r.at(n, "%s cannot be used for a token with bind: %s, which only the holder of its key can use", what, of.Bind)
-	case of.Kind != KindJWT && !way.whole && field == nil:
+	case of.Kind == KindGitHub && out.Field != gitHubField:
+		r.at(field, "%s.field %q is not a member of a credential of kind github; remove it", what, out.Field)
+	case of.Kind != KindJWT && !way.whole && out.Field == "":
 		r.at(n, "%s.field is missing: it names the member of the credential to send", what)
 	}
 	return out

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -18,6 +19,8 @@ type recipe struct {
 	commonName           template
 	dnsNames, principals []template
 	subject              template // of a JWT with federation
+	repositories         []template
+	permissions          map[string]template
 	data                 map[string]template
 	rules                []rule      // vault-token
 	policy               VaultPolicy // limits the token that calls Vault; a vault-token has one policy per combination instead
@@ -78,6 +81,8 @@ func (d *definition) grant(params map[string]any, ask Ask, sent keyProofs) (*Gra
 			// No principal contains a comma, so joining them adds none (H55).
 			g.Data = map[string]string{"public_key": key, "valid_principals": strings.Join(principals, ","), "cert_type": "user"}
 		}
+	case KindGitHub:
+		g.Data, bad = r.installation(c, params)
 	case KindVault:
 		g.Method = c.Method
 		if r.data != nil {
@@ -96,6 +101,34 @@ func (d *definition) grant(params map[string]any, ask Ask, sent keyProofs) (*Gra
 	}
 	g.Path, bad = r.path.render(params)
 	return g, bad
+}
+
+// installation returns what an installation access token is for. Brevet asks GitHub, not Vault, for it.
+func (r recipe) installation(c Credential, params map[string]any) (map[string]string, *InvalidAsk) {
+	repositories, bad := renderAll(r.repositories, params)
+	if bad != nil {
+		return nil, bad
+	}
+	for _, name := range repositories {
+		owner, _, full := strings.Cut(name, "/")
+		first, _, _ := strings.Cut(repositories[0], "/")
+		switch {
+		case !full: // a parameter alone, whose value has no owner
+			return nil, invalid("params", "produce a repository that is not a full name, such as acme/site")
+		case !strings.EqualFold(owner, first):
+			return nil, invalid("params", "produce repositories of two owners; an installation has one")
+		}
+	}
+	permissions := make(map[string]string, len(r.permissions))
+	for _, name := range sortedKeys(r.permissions) {
+		if permissions[name], bad = r.permissions[name].render(params); bad != nil {
+			return nil, bad
+		}
+	}
+	return map[string]string{
+		"app": c.App, "installation": strconv.FormatInt(c.Installation, 10),
+		"repositories": strings.Join(repositories, ","), "permissions": joinPermissions(permissions),
+	}, nil
 }
 
 // certificate returns the data for the pki engine. It contains every name, for a role that takes none from the CSR.
@@ -192,6 +225,16 @@ func (c *Catalogue) NeedsRS256() bool {
 	return false
 }
 
+// NeedsGitHub reports whether a scope of this catalogue issues tokens of GitHub, whose engines must be mounted in Vault.
+func (c *Catalogue) NeedsGitHub() bool {
+	for _, d := range c.scopes {
+		if d.scope.Credential.Kind == KindGitHub {
+			return true
+		}
+	}
+	return false
+}
+
 // newVaultPolicy writes a Vault policy. Paths and capabilities contain only plain characters, so %q escapes nothing.
 func newVaultPolicy(scope string, allowed map[string][]string) VaultPolicy {
 	var text strings.Builder
@@ -210,7 +253,7 @@ func newVaultPolicy(scope string, allowed map[string][]string) VaultPolicy {
 // contains a parameter, because Vault has no pattern for part of a segment.
 func (d *definition) wrapperPolicy() VaultPolicy {
 	may := []string{"read"}
-	if c := d.scope.Credential; c.Kind == KindPKI || c.Kind == KindSSH || c.Method == MethodWrite {
+	if c := d.scope.Credential; c.Kind == KindPKI || c.Kind == KindSSH || c.Kind == KindGitHub || c.Method == MethodWrite {
 		// Vault requires create if an engine can tell that nothing exists at the path yet.
 		may = []string{"create", "update"}
 	}

@@ -140,6 +140,13 @@ type Credential struct {
 	ServerKey  bool              // pki: Vault generates the key instead of certifying the caller's
 	Principals []string          // ssh: one or more
 	Policy     []Rule            // vault-token
+
+	// github
+	App          string            // the App's name in the server's configuration
+	Installation int64             // the id of the App's installation
+	Repositories []string          // templates of full names, such as acme/{repo}; one or more
+	Permissions  map[string]string // templates of read, write or admin, by GitHub's names of permissions; one or more
+
 	// WithinSVID makes the credential end with the SVID of the request at the latest. For a JWT, Bind decides this.
 	WithinSVID bool
 }
@@ -168,6 +175,7 @@ func (c Credential) Summary() string {
 	about := map[string]string{
 		KindJWT: c.Audience, KindKV: c.Path, KindVault: c.Path,
 		KindDatabase: c.Mount + "/creds/" + c.Role, KindPKI: c.Mount + "/sign/" + c.Role, KindSSH: c.Mount + "/sign/" + c.Role,
+		KindGitHub: strings.Join(c.Repositories, ", ") + " " + joinPermissions(c.Permissions),
 	}[c.Kind]
 	switch {
 	case c.Kind == KindVaultToken:
@@ -195,12 +203,13 @@ const (
 	KindSSH        = "ssh"         // an OpenSSH user certificate
 	KindKV         = "kv"          // a stored secret: static
 	KindVault      = "vault"       // whatever another engine returns at a path
+	KindGitHub     = "github"      // an installation access token of a GitHub App
 )
 
-// Leased reports whether Vault can revoke such a credential before it expires.
+// Leased reports whether Brevet can revoke such a credential before it expires.
 func (c Credential) Leased() bool {
 	switch c.Kind {
-	case KindVaultToken, KindDatabase, KindPKI:
+	case KindVaultToken, KindDatabase, KindPKI, KindGitHub:
 		return true
 	case KindVault:
 		return !c.Static
@@ -287,6 +296,7 @@ func (s *Scope) clone() *Scope {
 	out := &c.Credential
 	out.Data = maps.Clone(out.Data)
 	out.DNSNames, out.Principals, out.Policy = slices.Clone(out.DNSNames), slices.Clone(out.Principals), slices.Clone(out.Policy)
+	out.Repositories, out.Permissions = slices.Clone(out.Repositories), maps.Clone(out.Permissions)
 	for i := range out.Policy {
 		out.Policy[i].Capabilities = slices.Clone(out.Policy[i].Capabilities)
 	}

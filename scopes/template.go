@@ -165,7 +165,12 @@ var (
 	firstSegment   = regexp.MustCompile(`^[A-Za-z0-9._-]+/`)
 	labelSyntax    = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	allDigits      = regexp.MustCompile(`^[0-9]+$`)
-	userSyntax     = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,63}$`)
+	// repositorySyntax is owner/name. GitHub forbids names that end in .git, and . and .. as names.
+	repositorySyntax = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,37}[A-Za-z0-9])?(_[a-z0-9]+)?/[A-Za-z0-9._-]{1,100}$`)
+	repositoryValue  = regexp.MustCompile(`^[A-Za-z0-9/._-]+$`)
+	permissionValue  = regexp.MustCompile(`^(read|write|admin)$`)
+
+	userSyntax = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,63}$`)
 )
 
 const maxDNSName = 253
@@ -195,6 +200,23 @@ var (
 	rulePlace = place{
 		name: "path", literal: regexp.MustCompile(`^[A-Za-z0-9/._+*-]*$`), chars: "letters, digits and / . _ - + *",
 		head: firstSegment, headWhy: pathHeadWhy, value: segmentValue, whole: refuseRule,
+	}
+	// keyPlace is a path of Brevet's own that contains no parameters.
+	keyPlace = place{name: "path", whole: refuseSegments}
+	// repositoryPlace is the full name of a repository at GitHub. Its value may contain the owner.
+	repositoryPlace = place{
+		name: "repository", literal: regexp.MustCompile(`^[A-Za-z0-9/._-]*$`), chars: "letters, digits and / . _ -",
+		value: repositoryValue, whole: refuseRepository,
+	}
+	// permissionPlace is what an installation access token of GitHub may do with a kind of object.
+	permissionPlace = place{
+		name: "permission", literal: regexp.MustCompile(`^[a-z]*$`), chars: "lower-case letters",
+		value: permissionValue, whole: func(text string) string {
+			if text != "x" && !permissionValue.MatchString(text) { // x stands for a parameter
+				return "is not read, write or admin"
+			}
+			return ""
+		},
 	}
 	rolePlace = place{
 		name: "role", literal: regexp.MustCompile(`^[A-Za-z0-9._-]*$`), chars: "letters, digits and . _ -",
@@ -251,9 +273,23 @@ func refuseSegments(path string) string {
 	return ""
 }
 
+// refuseRepository accepts x, which stands for a parameter that contains the owner too.
+func refuseRepository(name string) string {
+	_, base, _ := strings.Cut(name, "/")
+	switch {
+	case name == "x":
+	case !repositorySyntax.MatchString(name) || dotSegment(base) || strings.HasSuffix(base, ".git"):
+		return "is not the full name of a repository, such as acme/site"
+	}
+	return ""
+}
+
 func refusePath(path string) string {
-	if mount, _, _ := strings.Cut(path, "/"); slices.Contains(reserved, mount) {
+	switch mount, _, _ := strings.Cut(path, "/"); {
+	case slices.Contains(reserved, mount):
 		return "is below " + mount + "/, which Vault reserves"
+	case mount == GitHubKeys, mount == GitHubTokens:
+		return "is below " + mount + "/, which only credentials of kind github use"
 	}
 	return refuseSegments(path)
 }

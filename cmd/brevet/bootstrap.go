@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/app"
@@ -36,6 +37,7 @@ type BootstrapCmd struct {
 	KeepSecretIDs   bool          `name:"keep-secret-ids" help:"Keep the earlier secret ids of the AppRole, for replicas that do not read --vault-approle-dir itself but a copy."`
 	TokenRole       string        `help:"Name of the Vault token role for all credentials except JWTs." default:"brevet"`
 	Catalogue       string        `help:"Folder with the catalogue whose Vault policies to write. Run bootstrap again after each change to it." type:"existingdir"`
+	GitHubKey       []string      `name:"github-key" help:"Private key of a GitHub App to import into Vault, as NAME=FILE with the App's name in the server's configuration; repeatable. Delete the file afterwards." placeholder:"NAME=FILE" sep:"none"`
 }
 
 // Run prepares the database and Vault. It can be run again.
@@ -89,13 +91,25 @@ func (c *BootstrapCmd) vault(ctx context.Context) (destroyed int, err error) {
 	b := mint.Bootstrap{
 		Addr: c.VaultAddress, CAFile: c.VaultCAFile, Namespace: c.VaultNamespace, Token: token,
 		Mount: c.TransitMount, SigningKey: c.SigningKey, KeyType: c.KeyType, Role: c.AppRole, TokenRole: c.TokenRole,
-		SecretIDTTL: c.SecretIDTTL, CIDRs: c.SecretIDCIDR,
+		SecretIDTTL: c.SecretIDTTL, CIDRs: c.SecretIDCIDR, GitHubKeys: map[string]secret.Text{},
+	}
+	for _, pair := range c.GitHubKey {
+		name, file, ok := strings.Cut(pair, "=")
+		if !ok {
+			return 0, fmt.Errorf("--github-key %s: write NAME=FILE", quote(pair))
+		}
+		key, err := secret.ReadFile(file)
+		if err != nil {
+			return 0, fmt.Errorf("--github-key: %w", err)
+		}
+		b.GitHubKeys[name] = secret.New(key)
 	}
 	if c.Catalogue != "" {
 		catalogue, err := scopes.LoadFS(os.DirFS(c.Catalogue))
 		if err != nil {
 			return 0, fmt.Errorf("--catalogue: %w", err)
 		}
+		b.GitHub = catalogue.NeedsGitHub()
 		b.Policies, b.MaxTTL = catalogue.VaultPolicies(), app.LongestTTL(catalogue)
 	}
 	login, err := app.WriteAppRole(ctx, c.VaultAppRoleDir, b)

@@ -381,6 +381,9 @@ func sayPolicies(con *console, from, to *scopes.Catalogue) {
 	if con.json {
 		return
 	}
+	if to.NeedsGitHub() && !from.NeedsGitHub() {
+		con.say("run brevet bootstrap with --github-key first: until then, requests for scopes of kind github fail.")
+	}
 	if to.NeedsRS256() && !from.NeedsRS256() {
 		con.say("This catalogue is the first one that needs the key for RS256. If Vault was prepared by an earlier version of Brevet,")
 		con.say("run brevet bootstrap first: until then, requests for scopes with federation and RS256 fail.")

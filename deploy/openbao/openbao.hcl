@@ -42,6 +42,10 @@ initialize "bootstrap" {
         path "transit/keys/brevet" { capabilities = ["create", "update", "read"] }
         path "transit/keys/brevet-rs256" { capabilities = ["create", "update", "read"] }
         path "transit/keys/brevet-log" { capabilities = ["create", "update", "read"] }
+        path "sys/mounts/brevet-github" { capabilities = ["create", "update"] }
+        path "sys/mounts/brevet-github-tokens" { capabilities = ["create", "update"] }
+        path "brevet-github/wrapping_key" { capabilities = ["read"] }
+        path "brevet-github/keys/*" { capabilities = ["create", "update", "read"] }
         path "sys/auth/approle" { capabilities = ["create", "update", "sudo"] }
         path "sys/policies/acl/brevet" { capabilities = ["create", "read", "update"] }
         path "sys/policies/acl/brevet-scope.*" { capabilities = ["create", "update"] }

@@ -54,6 +54,8 @@ type Config struct {
 	Anchors []AnchorConfig `yaml:"anchors,omitempty"`
 	// The Vault or OpenBao that creates the credentials.
 	Vault VaultConfig `yaml:"vault"`
+	// GitHub Apps whose installation access tokens scopes can issue, by the name that scopes use.
+	GitHub map[string]GitHubConfig `yaml:"github,omitempty"`
 	// Address to serve Prometheus metrics on, as host:port. Keep it off public networks. Empty: no metrics.
 	MetricsListen string `yaml:"metrics_listen,omitempty"`
 	// OTLP/HTTP endpoint for traces, as a URL. Empty: no traces.
@@ -261,6 +263,16 @@ type VaultConfig struct {
 	Timeout time.Duration `yaml:"timeout,omitempty"`
 	// How long resource servers may cache the JWKS. A new key version signs only after this time. Default 5m.
 	JWKSMaxAge time.Duration `yaml:"jwks_max_age,omitempty"`
+}
+
+// GitHubConfig is a GitHub App. Its private key is in Vault: see brevet bootstrap --github-key.
+type GitHubConfig struct {
+	// Client ID of the App, from its settings page.
+	ClientID string `yaml:"client_id"`
+	// URL of GitHub's REST API. Default https://api.github.com. GitHub Enterprise Server has it at https://HOST/api/v3.
+	URL string `yaml:"url,omitempty"`
+	// PEM roots for the certificate of a GitHub Enterprise Server. Default: the system's roots.
+	CAFile string `yaml:"ca_file,omitempty"`
 }
 
 // AppRoleConfig is a Vault AppRole.

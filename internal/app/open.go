@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"github.com/brevet-dev/brevet/broker/approval"
 	"github.com/brevet-dev/brevet/internal/clientip"
 	pages "github.com/brevet-dev/brevet/internal/console"
+	"github.com/brevet-dev/brevet/internal/github"
 	"github.com/brevet-dev/brevet/internal/httpapi"
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/mint"
@@ -127,8 +129,13 @@ func (s *service) openVault(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	gitHub, err := openGitHub(s.cfg.GitHub)
+	if err != nil {
+		return err
+	}
 	s.minter, err = mint.Open(ctx, mint.Config{
-		Addr: cfg.Address, CAFile: cfg.CAFile, Namespace: cfg.Namespace, Auth: auth,
+		GitHub: gitHub,
+		Addr:   cfg.Address, CAFile: cfg.CAFile, Namespace: cfg.Namespace, Auth: auth,
 		Mount: cfg.TransitMount, SigningKey: cfg.SigningKey, TokenRole: cfg.TokenRole,
 		JWKSMaxAge: cfg.JWKSMaxAge, MaxTTL: longestToken, Timeout: cfg.Timeout,
 		Now: s.Now, Log: s.Log,
@@ -143,6 +150,37 @@ func (s *service) openVault(ctx context.Context) error {
 	}
 	s.logKey = notary{logKey, s.cfg.FormerLedgerKeys}
 	return nil
+}
+
+// openGitHub reads the GitHub Apps of the configuration.
+func openGitHub(apps map[string]GitHubConfig) (map[string]mint.GitHubApp, error) {
+	out := make(map[string]mint.GitHubApp, len(apps))
+	for name, cfg := range apps {
+		key := "github." + name
+		address := cmp.Or(cfg.URL, "https://api.github.com")
+		u, err := url.Parse(address)
+		switch {
+		case !scopes.IsApp(name):
+			return nil, fmt.Errorf("github: %q cannot name an App: use lower-case letters, digits and inner dashes", name)
+		case cfg.ClientID == "":
+			return nil, fmt.Errorf("%s.client_id is missing", key)
+		case err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+			return nil, fmt.Errorf("%s.url must be an https URL without user or query, such as https://github.acme.example/api/v3", key)
+		}
+		app := mint.GitHubApp{App: github.App{ClientID: cfg.ClientID, URL: u}}
+		if cfg.CAFile != "" {
+			text, err := os.ReadFile(cfg.CAFile)
+			if err != nil {
+				return nil, fmt.Errorf("%s.ca_file: %w", key, err)
+			}
+			app.Roots = x509.NewCertPool()
+			if !app.Roots.AppendCertsFromPEM(text) {
+				return nil, fmt.Errorf("%s.ca_file: no certificate in %s", key, cfg.CAFile)
+			}
+		}
+		out[name] = app
+	}
+	return out, nil
 }
 
 // notary is the log's key, together with its former keys.

@@ -307,12 +307,16 @@ var (
 		{broker.CauseParentEnded, "parent credential ended"},
 		{"vault_unavailable", "Vault unavailable"},
 		{"vault_refused", "refused by Vault"},
-		{"mint_mismatch", "Vault returned a different credential"},
+		{"github_unavailable", "GitHub unavailable"},
+		{"github_refused", "refused by GitHub"},
+		{"mint_mismatch", "a different credential was returned"},
 	}
 	// whyChoices explains why a revocation is incomplete.
 	whyChoices = []choice{
 		{"vault_unavailable", "Vault is unavailable; Brevet retries"},
 		{"vault_refused", "Vault refuses; Brevet retries. Check the configuration of Vault"},
+		{"github_unavailable", "GitHub is unavailable; Brevet retries"},
+		{"github_refused", "GitHub refuses; Brevet retries. Check the App in the server's configuration"},
 		{"ledger_unavailable", "ledger is unavailable; Brevet retries"},
 		{"unfinished", "issuance is unfinished; the credential will not be delivered"},
 		{"static", "static secret; only its owner can rotate it"},

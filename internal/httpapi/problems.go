@@ -211,8 +211,14 @@ var answers = []answer{
 		"The secrets engine of the scope is not mounted in Vault; the member 'explanation' names the mount. No credential was issued. An admin must mount and configure the engine, or correct the scope."),
 	problem(broker.ErrVaultRefused, CodeVaultRefused, http.StatusServiceUnavailable, "Refused by Vault",
 		"Vault refused the request because its configuration does not match the catalogue. No credential was issued. An admin must run brevet bootstrap with this catalogue."),
+	problem(broker.ErrGitHubLimited, CodeGitHubUnavailable, http.StatusServiceUnavailable, "GitHub limits calls",
+		"GitHub accepts no more calls of this App for now. No credential was issued. Retry after the time in Retry-After, with a new Idempotency-Key if you sent one."),
+	problem(broker.ErrGitHubUnavailable, CodeGitHubUnavailable, http.StatusServiceUnavailable, "GitHub unavailable",
+		"GitHub did not respond as its API defines. No credential was delivered. Retry after the time in Retry-After, with a new Idempotency-Key if you sent one."),
+	problem(broker.ErrGitHubRefused, CodeGitHubRefused, http.StatusServiceUnavailable, "Refused by GitHub",
+		"GitHub refused to issue a token for the scope; the member 'explanation' says why. No credential was issued. An admin must change the scope, the App or its installation."),
 	problem(broker.ErrMintMismatch, CodeMintMismatch, http.StatusServiceUnavailable, "Credential mismatch",
-		"Vault returned a credential that differs from the decision, so the server did not deliver it. The server has logged the mismatch for the operator. Retry after the time in Retry-After, with a new Idempotency-Key if you sent one."),
+		"Vault or GitHub returned a credential that differs from the decision, so the server did not deliver it. The server has logged the mismatch for the operator. Retry after the time in Retry-After, with a new Idempotency-Key if you sent one."),
 	problem(audit.ErrNotYet, CodeNotSealed, http.StatusServiceUnavailable, "No checkpoint yet",
 		"No signed checkpoint covers the entry yet. The log signs a checkpoint at least once per second while entries arrive. Retry after the time in Retry-After. If the problem persists, the log cannot be signed: contact the operator."),
 	problem(audit.ErrTooLarge, CodeInvalidRequest, http.StatusUnprocessableEntity, "Receipt too large",
@@ -275,6 +281,12 @@ func (s *Server) refused(h http.Header, r *http.Request, who caller, err error) 
 	}
 	if missing, ok := errors.AsType[*broker.NotMountedError](err); ok {
 		p.Explanation = fmt.Sprintf("no secrets engine is mounted at %q", missing.Mount)
+	}
+	if refused, ok := errors.AsType[*broker.GitHubRefusedError](err); ok {
+		p.Explanation = refused.Why
+	}
+	if limited, ok := errors.AsType[*broker.GitHubLimitedError](err); ok {
+		h.Set("Retry-After", strconv.FormatInt(seconds(limited.RetryAfter), 10))
 	}
 	if l, ok := errors.AsType[*broker.Limited](err); ok { // the headers are those of draft-ietf-httpapi-ratelimit-headers-10
 		d := l.Record.Decision

@@ -367,7 +367,9 @@ type outcomeBody struct {
 	Detail string      `json:"detail,omitzero"`
 	Actor  string      `json:"actor,omitzero"`
 	Minted *mintedBody `json:"minted,omitempty"`
-	Term   int64       `json:"term,omitzero"`
+	// MayLiveUntil is when a credential that nobody can revoke is dead.
+	MayLiveUntil string `json:"may_live_until,omitzero"`
+	Term         int64  `json:"term,omitzero"`
 }
 
 type mintedBody struct {
@@ -411,6 +413,9 @@ func (l *Ledger) RecordOutcome(ctx context.Context, out broker.Outcome) error {
 		if m.Digest != [32]byte{} {
 			body.Minted.Digest = hex.EncodeToString(m.Digest[:])
 		}
+	}
+	if !out.MayLiveUntil.IsZero() {
+		body.MayLiveUntil = out.MayLiveUntil.UTC().Format(time.RFC3339)
 	}
 	return l.add(ctx, e, body)
 }

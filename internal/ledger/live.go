@@ -9,6 +9,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/ledger/postgres"
 	"github.com/brevet-dev/brevet/internal/ledger/record"
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -145,13 +146,14 @@ func (l *Ledger) Overdue(ctx context.Context, due broker.Overdue) ([]broker.Live
 			UNION ALL
 			SELECT i.*, NULL FROM issuances AS i WHERE status IN ('unknown', 'revoking')
 			UNION ALL
-			SELECT i.*, NULL FROM issuances AS i WHERE status = 'issued' AND leased AND expires_at < @overdue
+			SELECT i.*, NULL FROM issuances AS i WHERE status = 'issued' AND leased AND expires_at < @expired
+				AND (expires_at < @overdue OR credential_kind = @at_once)
 			UNION ALL
 			(SELECT * FROM (`+unexecuted+`) AS each)
 		) AS alive
 		ORDER BY random()
 		LIMIT @limit`, pgx.NamedArgs{
-		"unfinished": due.Unfinished, "overdue": due.Overdue, "limit": due.Limit,
+		"unfinished": due.Unfinished, "overdue": due.Overdue, "expired": due.Expired, "at_once": scopes.KindGitHub, "limit": due.Limit,
 		"orders": due.Orders, "grace": orderGrace, "task_ended": broker.CauseTaskEnded, "quarantined": broker.CauseQuarantined,
 		"revoked": broker.CauseRevoked, "parent_ended": broker.CauseParentEnded,
 	})

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/hashicorp/vault/api"
 )
@@ -34,6 +35,10 @@ type Bootstrap struct {
 	// in use. Run rejects a policy that covers paths of the Transit engine: a token with it could sign tokens in the name of
 	// Brevet.
 	Policies []scopes.VaultPolicy
+	// GitHub enables the engines for credentials of kind github. GitHubKeys are private keys of GitHub Apps in PEM, by the App's name,
+	// to import there.
+	GitHub     bool
+	GitHubKeys map[string]secret.Text
 	// MaxTTL is the longest TTL that the catalogue allows; zero means 24 hours.
 	MaxTTL time.Duration
 	// SecretIDTTL is how long the new secret id is good for logins; zero means until it is destroyed. A broker logs in again each
@@ -78,6 +83,9 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 		if err := write(b.Mount+"/keys/"+name, key); err != nil {
 			return Login{}, fmt.Errorf("making the signing keys: %w", err)
 		}
+	}
+	if err := b.mountGitHub(ctx, client); err != nil {
+		return Login{}, err
 	}
 	appRole := &api.EnableAuthOptions{Type: "approle"}
 	if err := inUse(client.Sys().EnableAuthWithOptionsWithContext(ctx, "approle", appRole)); err != nil {
@@ -157,6 +165,11 @@ func (b Bootstrap) check() error {
 			if mayReach(path[1], b.Mount) {
 				return fmt.Errorf("%w: %s may use the engine that signs tokens, through %q", ErrConfig, p.Name, path[1])
 			}
+		}
+	}
+	for app := range b.GitHubKeys {
+		if !scopes.IsApp(app) {
+			return fmt.Errorf("%w: %q cannot name a GitHub App: use lower-case letters, digits and inner dashes", ErrConfig, app)
 		}
 	}
 	for _, cidr := range b.CIDRs {

@@ -2,6 +2,7 @@ package mint
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net"
@@ -9,6 +10,8 @@ import (
 	"net/url"
 	"regexp"
 	"time"
+
+	"github.com/brevet-dev/brevet/internal/github"
 )
 
 // Config holds the address of Vault, the broker's login, and the key to sign with.
@@ -37,6 +40,8 @@ type Config struct {
 	MaxTTL time.Duration
 	// Timeout bounds each call to Vault; zero means 5 seconds.
 	Timeout time.Duration
+	// GitHub has the GitHub Apps, by name, whose installation access tokens scopes can issue.
+	GitHub map[string]GitHubApp
 	// Now is the clock.
 	Now func() time.Time
 	// Log receives the warnings and events of Run.
@@ -44,6 +49,13 @@ type Config struct {
 	// Transport, if set, wraps the connection to Vault, for tracing. It sees each request as it is sent and each answer as it
 	// arrives, before any check. Both hold secrets.
 	Transport func(http.RoundTripper) http.RoundTripper
+}
+
+// GitHubApp is a GitHub App. Its key is in Vault, at scopes.GitHubKeys, under the App's name.
+type GitHubApp struct {
+	github.App
+	// Roots verify the certificate of GitHub's REST API; nil means the system's authorities.
+	Roots *x509.CertPool
 }
 
 // Auth is the broker's own login at Vault. Exactly one of its fields is set.

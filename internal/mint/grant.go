@@ -17,7 +17,6 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/secret"
-	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/hashicorp/vault/api"
 )
@@ -52,14 +51,18 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 	}
 	w := &wrapped{intent: intent, token: wrapper.ClientToken, lease: broker.VaultLease{Accessor: wrapper.Accessor}}
 	w.whole = left <= int(broker.UnrenewedLife/time.Second) && wrapper.LeaseDuration >= left-renewSlack
-	if err == nil {
+	switch {
+	case err != nil:
+	case intent.Kind == scopes.KindGitHub:
+		err = m.drawGitHub(ctx, w)
+	default:
 		err = m.draw(ctx, w)
 	}
 	if err != nil {
 		return broker.Credential{}, m.abandon(ctx, w, err)
 	}
-	if !intent.Grant.Leased {
-		w.lease = broker.VaultLease{} // the token has made its only call, and no lease depends on it
+	if once(intent) {
+		w.lease.Accessor = "" // the token has made its only call, and nothing depends on it
 	}
 	return broker.Credential{
 		Secret: secret.New(w.secret),
@@ -92,7 +95,7 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 	}
 	ttl := min(left, int(broker.UnrenewedLife/time.Second))
 	uses := 0
-	if !intent.Grant.Leased {
+	if once(intent) {
 		uses = 1
 	}
 	answer, err := m.exchange(ctx, "creating a token", ownToken, func(ctx context.Context) (*api.Secret, error) {
@@ -134,6 +137,9 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 	}
 	return auth, nil
 }
+
+// once reports whether the token that calls Vault is good for one call: nothing that Vault holds depends on it afterwards.
+func once(intent broker.Intent) bool { return !intent.Grant.Leased || intent.Kind == scopes.KindGitHub }
 
 // draw makes one call to Vault with the new token, and reads the credential from the answer. For kind vault-token it makes no
 // call: the new token is the credential.
@@ -202,12 +208,13 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 func (m *Minter) abandon(ctx context.Context, w *wrapped, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTimeout)
 	defer cancel()
-	err := m.Revoke(ctx, w.lease)
-	for err != nil && wait.For(ctx, 50*time.Millisecond) {
-		err = m.Revoke(ctx, w.lease) // after the last use of a token, Vault revokes it asynchronously
-	}
+	err := m.retryRevoke(ctx, w.lease) // after the last use of a token, Vault revokes it asynchronously
 	if err != nil || w.unseen {
-		return &broker.LostMintError{VaultLease: w.lease, Err: cause}
+		lost := &broker.LostMintError{VaultLease: w.lease, Err: cause}
+		if mayLive, ok := errors.AsType[*broker.MayLiveError](err); ok {
+			lost.Until = mayLive.Until
+		}
+		return lost
 	}
 	return cause
 }

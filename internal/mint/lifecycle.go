@@ -56,7 +56,11 @@ func (m *Minter) Renew(ctx context.Context, minted broker.Minted) error {
 // Revoke ends the lease and then the token. With sync, Vault answers only after the target system has ended the credential. If
 // Vault cannot revoke the lease, Revoke keeps the token, so that a later call can try again. See broker.Minter.
 func (m *Minter) Revoke(ctx context.Context, h broker.VaultLease) error {
-	if h.Lease != "" {
+	if isGitHub(h.Lease) {
+		if err := m.endGitHub(ctx, h.Lease); err != nil {
+			return err
+		}
+	} else if h.Lease != "" {
 		_, err := m.write(ctx, "revoking the lease", "sys/leases/revoke", map[string]any{"lease_id": h.Lease, "sync": true})
 		if err != nil {
 			return err
@@ -86,6 +90,10 @@ func (m *Minter) confirmGone(ctx context.Context, what held, id string) error {
 
 // Alive reports whether Vault still holds the token or the lease of a credential. See broker.Minter.
 func (m *Minter) Alive(ctx context.Context, h broker.VaultLease) (bool, error) {
+	if isGitHub(h.Lease) {
+		entry, err := m.readGitHub(ctx, h.Lease)
+		return entry != nil, err
+	}
 	if h.Accessor != "" {
 		if alive, err := m.alive(ctx, tokens, h.Accessor); alive || err != nil {
 			return alive, err

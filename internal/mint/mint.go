@@ -41,6 +41,8 @@ type Minter struct {
 	main transitKey // signs access tokens, status lists, and tokens for other systems that accept its algorithm
 	rsa  transitKey // signs with RS256, only tokens for other systems
 
+	gitHub map[string]gitHubApp // by name
+
 	// logins counts successful logins, so that a refusal of an older token does not cause another login.
 	logins  atomic.Int64
 	refused chan struct{}
@@ -76,6 +78,7 @@ func Open(ctx context.Context, cfg Config) (*Minter, error) {
 		wait:      overlapOf(cfg),
 		transport: transport,
 		refused:   make(chan struct{}, 1),
+		gitHub:    newGitHubApps(cfg),
 	}
 	m.main.signings.key, m.rsa.signings.key = cfg.SigningKey, rsaKeyName(cfg.SigningKey)
 	m.guarded = guard{next: transport}

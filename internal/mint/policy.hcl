@@ -81,6 +81,11 @@ path "auth/token/lookup-accessor" {
   capabilities = ["update"]
 }
 
+# The tokens of GitHub that are to be revoked. The engine is mounted if a scope issues such tokens.
+path "brevet-github-tokens/+" {
+  capabilities = ["create", "update", "read", "delete"]
+}
+
 path "sys/leases/renew" {
   capabilities = ["update"]
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/hashicorp/vault/api"
 )
 
@@ -32,7 +33,7 @@ type guard struct {
 }
 
 // silent matches the only paths where Vault answers a success without content.
-var silent = regexp.MustCompile(`/v1/(?:sys/leases/revoke|auth/token/revoke-accessor)$`)
+var silent = regexp.MustCompile(`/v1/(?:sys/leases/revoke|auth/token/revoke-accessor|` + scopes.GitHubTokens + `/[0-9a-f-]+)$`)
 
 func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	// If a connection ends before the answer to a GET, Go's transport may send the GET again. In Vault, a GET can create a

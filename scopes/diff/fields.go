@@ -206,7 +206,31 @@ func (d *fieldDiff) credential(a, b scopes.Credential) {
 	d.add("credential.key", ifSo(a.ServerKey, "server"), ifSo(b.ServerKey, "server"), Changed)
 	d.members("credential.principals", a.Principals, b.Principals)
 	d.rules(a.Policy, b.Policy)
+	d.add("credential.app", a.App, b.App, Changed)
+	d.add("credential.installation", number(int(a.Installation)), number(int(b.Installation)), Changed)
+	d.members("credential.repositories", a.Repositories, b.Repositories)
+	for _, name := range unionKeys(a.Permissions, b.Permissions) {
+		before, after := permissionRank(a.Permissions[name]), permissionRank(b.Permissions[name])
+		d.add("credential.permissions."+name, a.Permissions[name], b.Permissions[name], wider(after >= before, after <= before))
+	}
 	d.add("credential.within_svid", ifSo(a.WithinSVID, "true"), ifSo(b.WithinSVID, "true"), looser(a.WithinSVID, b.WithinSVID))
+}
+
+// permissionRank orders the levels of a permission at GitHub. A template has the highest rank: what it renders to is unknown.
+func permissionRank(level string) int {
+	const highest = 4
+	switch level {
+	case "":
+		return 0
+	case "read":
+		return 1
+	case "write":
+		return 2
+	case "admin":
+		return 3
+	default:
+		return highest
+	}
 }
 
 // looser returns the reach of removing or adding a restriction.
