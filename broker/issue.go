@@ -482,6 +482,9 @@ func canonical(rec Record, asks scopes.Approval) (string, error) {
 		BreakGlass: asks.BreakGlass, Expires: rec.Expires.Unix(), JKT: rec.Request.JKT, User: userID(rec.Request.User),
 		FederatedSubject: d.FederatedSubject,
 	}
+	if d.Grant != nil && d.Scope.Credential.Kind == scopes.KindGitHub {
+		s.Repositories, s.Permissions = d.Grant.Data["repositories"], d.Grant.Data["permissions"]
+	}
 	if d.Scope.Credential.Bind == scopes.BindMTLS {
 		s.Thumbprint = rec.Subject.Thumbprint
 	}

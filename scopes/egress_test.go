@@ -33,7 +33,7 @@ func withLogins(rule string) string {
 var egressMistakes = []mistake{
 	{
 		name: "egress of another kind", old: "{kind: jwt, audience: https://mail.example, bind: mtls}\n", with: "{kind: ssh, mount: ssh, role: mail, principals: [mail]}\n    egress: [" + mailRule + "]\n",
-		want: "scopes.yaml:44: scope mail.read: egress requires a credential that a call can carry, of kind jwt, vault-token, kv, vault or pki, or a login, of kind database; remove it",
+		want: "scopes.yaml:44: scope mail.read: egress requires a credential that a call can carry, of kind jwt, vault-token, kv, vault, github or pki, or a login, of kind database; remove it",
 	},
 	{
 		name: "egress to a database without a port", old: mailJWT, with: withLogins("{hosts: [db.example], databases: [mail]}"),
@@ -129,7 +129,7 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress of a certificate in a header", old: mailJWT, with: withCertificate(", send: {as: header, name: x-key, field: private_key}"),
-		want: "scopes.yaml:44: scope mail.read: egress[0].send with as: header requires a credential of kind jwt, vault-token, kv or vault",
+		want: "scopes.yaml:44: scope mail.read: egress[0].send with as: header requires a credential of kind jwt, vault-token, kv, vault or github",
 	},
 	{
 		name: "egress of a certificate that is not sent", old: mailJWT, with: withCertificate(""),

@@ -32,14 +32,17 @@ type Shown struct {
 	Audience string `json:"audience,omitempty"`
 	// FederatedSubject is the subject of a token for another system.
 	FederatedSubject string `json:"federated_subject,omitempty"`
-	Catalogue        string `json:"catalogue"`
-	Digest           []byte `json:"digest"` // of the request, including its reason and keys
-	Group            string `json:"group"`
-	Quorum           int    `json:"quorum"`
-	BreakGlass       string `json:"break_glass,omitempty"` // the group that may approve in place of Group
-	Remember         string `json:"remember,omitempty"`    // "task" if an approval may cover the task
-	Passkey          string `json:"passkey,omitempty"`     // "required" if an approval must be signed by a passkey
-	Expires          int64  `json:"expires"`               // end of the wait, in Unix seconds
+	// Repositories and Permissions are what a token of GitHub is for, joined by commas.
+	Repositories string `json:"repositories,omitempty"`
+	Permissions  string `json:"permissions,omitempty"`
+	Catalogue    string `json:"catalogue"`
+	Digest       []byte `json:"digest"` // of the request, including its reason and keys
+	Group        string `json:"group"`
+	Quorum       int    `json:"quorum"`
+	BreakGlass   string `json:"break_glass,omitempty"` // the group that may approve in place of Group
+	Remember     string `json:"remember,omitempty"`    // "task" if an approval may cover the task
+	Passkey      string `json:"passkey,omitempty"`     // "required" if an approval must be signed by a passkey
+	Expires      int64  `json:"expires"`               // end of the wait, in Unix seconds
 }
 
 // Canonical is the JSON form of a Shown, byte for byte. It is empty for a request that nobody can vote on.

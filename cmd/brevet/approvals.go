@@ -165,6 +165,8 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 		{"ttl", "at most " + spell(seconds(a.TTL))},
 		{"audience", a.Audience},
 		{"subject", a.FederatedSubject},
+		{"repositories", a.Repositories},
+		{"permissions", a.Permissions},
 		{"bound to", a.Thumbprint},
 		{"key", a.JKT},
 		{"policies", strings.Join(one.Policies, ", ")},

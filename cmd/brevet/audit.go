@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +19,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
 )
 
 // AuditCmd is `brevet audit`.
@@ -123,7 +127,8 @@ type AuditUnrevokedCmd struct {
 	Limit int `help:"Maximum number of results." default:"500"`
 }
 
-// Run lists the credentials that are overdue and not confirmed as revoked. It fails if there are any, so that it can serve
+// Run lists the credentials that are overdue and not confirmed as revoked, and the tokens of GitHub that were lost on their way to
+// Brevet, which nobody can revoke. It fails if there are any, so that it can serve
 // as a monitor.
 func (c *AuditUnrevokedCmd) Run(ctx context.Context, con *console) error {
 	if c.Limit < 1 {
@@ -134,16 +139,29 @@ func (c *AuditUnrevokedCmd) Run(ctx context.Context, con *console) error {
 		if err != nil {
 			return err
 		}
+		lost, err := collect(ctx, broker, client.Filter{Status: openapi.StatusUnknown}, c.Limit)
+		if err != nil {
+			return err
+		}
+		for _, one := range lost {
+			if one.Credential.Kind == scopes.KindGitHub && len(records) < c.Limit {
+				records = append(records, one)
+			}
+		}
 		return printUnrevoked(con, records, time.Now())
 	})
 }
 
 func printUnrevoked(con *console, records []openapi.Issuance, now time.Time) error {
-	const header = "OVERDUE\tCAUSE\tBY\tKIND\tNAME\tSCOPE\tSANDBOX\tTASK\tID"
+	const header = "OVERDUE\tDEAD BY\tCAUSE\tBY\tKIND\tNAME\tSCOPE\tSANDBOX\tTASK\tID"
 	err := printList(con, records, "no overdue credentials visible to you", header, func(r openapi.Issuance) []any {
 		overdue := spell(max(0, now.Sub(r.StatusAt)).Round(time.Second))
 		kind, name := orDash(r.Credential.Kind), orDash(r.Credential.Name)
-		return []any{overdue, orDash(r.StatusDetail), orDash(r.EndedBy), kind, name, r.Scope, r.SpiffeID, r.Task, r.ID}
+		deadBy := "-"
+		if r.Credential.Kind == scopes.KindGitHub {
+			deadBy = dateTime(r.Time.Add(scopes.GitHubTokenLife + time.Minute))
+		}
+		return []any{overdue, deadBy, orDash(r.StatusDetail), orDash(r.EndedBy), kind, name, r.Scope, r.SpiffeID, r.Task, r.ID}
 	})
 	if err != nil || len(records) == 0 {
 		return err
@@ -154,7 +172,7 @@ func printUnrevoked(con *console, records []openapi.Issuance, now time.Time) err
 // AuditWhoseCmd is `brevet audit whose`.
 type AuditWhoseCmd struct {
 	OfficialFlags
-	Digest string `arg:"" optional:"" help:"SHA-256, in hex, of a token's claims, or of a password, another token or a private key. Without it, brevet reads the credential from --file or standard input and computes the digest locally."`
+	Digest string `arg:"" optional:"" help:"SHA-256, in hex, of a token's claims, or of a password, another token or a private key; or a hashed_token of GitHub's audit log, in base64. Without it, brevet reads the credential from --file or standard input and computes the digest locally."`
 	File   string `help:"File with the credential." type:"path"`
 }
 
@@ -208,6 +226,9 @@ func (c *AuditWhoseCmd) Run(ctx context.Context, con *console) error {
 func (c *AuditWhoseCmd) digest(in io.Reader) (string, error) {
 	if c.Digest != "" {
 		digest := strings.ToLower(strings.TrimPrefix(c.Digest, "sha256:"))
+		if sum, err := base64.StdEncoding.DecodeString(c.Digest); err == nil && len(sum) == sha256.Size {
+			digest = hex.EncodeToString(sum)
+		}
 		if c.File != "" || !hexDigest.MatchString(digest) {
 			return "", errors.New("the digest must be 64 hex digits and excludes --file; pass a credential on standard input or in a file, never as an argument")
 		}

@@ -234,6 +234,11 @@ func (s *service) openCatalogue(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("opening the catalogue (first loaded from %s): %w", folder, err)
 	}
+	for _, scope := range s.catalogue.Scopes() {
+		if c := scope.Credential; c.Kind == scopes.KindGitHub && s.cfg.GitHub[c.App] == (GitHubConfig{}) {
+			s.Log.WarnContext(ctx, "a scope names a GitHub App that the configuration does not have below github", "scope", scope.Name, "app", c.App)
+		}
+	}
 	s.Log.InfoContext(ctx, "catalogue loaded", "digest", s.catalogue.Digest(), "scopes", len(s.catalogue.Scopes()))
 	return nil
 }

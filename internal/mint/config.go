@@ -46,8 +46,8 @@ type Config struct {
 	Now func() time.Time
 	// Log receives the warnings and events of Run.
 	Log *slog.Logger
-	// Transport, if set, wraps the connection to Vault, for tracing. It sees each request as it is sent and each answer as it
-	// arrives, before any check. Both hold secrets.
+	// Transport, if set, wraps the connections to Vault and to GitHub, for tracing. It sees each request as it is sent and each answer
+	// as it arrives, before any check. Both hold secrets.
 	Transport func(http.RoundTripper) http.RoundTripper
 }
 

@@ -246,7 +246,11 @@ type gitHubApp struct {
 func newGitHubApps(cfg Config) map[string]gitHubApp {
 	apps := make(map[string]gitHubApp, len(cfg.GitHub))
 	for name, a := range cfg.GitHub {
-		apps[name] = gitHubApp{a.App, github.New(github.NewTransport(a.Roots), cfg.Now)}
+		var transport http.RoundTripper = github.NewTransport(a.Roots)
+		if cfg.Transport != nil {
+			transport = cfg.Transport(transport)
+		}
+		apps[name] = gitHubApp{a.App, github.New(transport, cfg.Now)}
 	}
 	return apps
 }

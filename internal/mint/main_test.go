@@ -27,6 +27,7 @@ func realVault(t *testing.T) *admin {
 	a := &admin{Vault: stack.Vault, root: clientOf(t, stack.Vault.Addr(), stack.Vault.RootToken())}
 	mountOnce.Do(func() {
 		a.write(t, "sys/mounts/transit", map[string]any{"type": "transit"})
+		a.write(t, "sys/mounts/brevet-github-tokens", map[string]any{"type": "kv", "options": map[string]any{"version": "1"}})
 		a.write(t, "sys/auth/approle", map[string]any{"type": "approle"})
 		a.write(t, "sys/auth/jwt", map[string]any{"type": "jwt"})
 	})

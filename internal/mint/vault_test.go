@@ -157,6 +157,16 @@ func TestVaultPolicyAllowsNothingElse(t *testing.T) {
 		{"PUT", "sys/leases/renew", map[string]any{"lease_id": "x", "increment": 1}, true},
 		{"PUT", "sys/leases/revoke", map[string]any{"lease_id": "x", "sync": true}, true},
 
+		{"PUT", "brevet-github-tokens/x", map[string]any{"token": "x"}, true},
+		{"GET", "brevet-github-tokens/x", nil, true},
+		{"DELETE", "brevet-github-tokens/x", nil, true},
+		{"LIST", "brevet-github-tokens", nil, false},
+		{"GET", "brevet-github-tokens/x/y", nil, false},
+		{"PUT", "brevet-github/sign/acme", map[string]any{"input": text}, false},
+		{"PUT", "brevet-github/sign/acme/sha2-256", map[string]any{"input": text}, false},
+		{"GET", "brevet-github/keys/acme", nil, false},
+		{"PUT", "brevet-github/keys/acme/rotate", nil, false},
+
 		{"PUT", "auth/token/create/brevet", order("period", "24h"), false},
 		{"PUT", "auth/token/create/brevet", order("no_default_policy", false), false},
 		{"PUT", "auth/token/create/brevet", order("id", "hvs.mine"), false},
@@ -235,8 +245,8 @@ func TestVaultPolicyAllowsNothingElse(t *testing.T) {
 			t.Errorf("%s %s %v: got %d, want 403", tc.method, tc.path, tc.body, status)
 		}
 	}
-	if got := strings.Count(mint.Policy("transit", "walk", "brevet"), "path \""); got != 15 {
-		t.Errorf("the policy has %d paths: this walk knows of 15", got)
+	if got := strings.Count(mint.Policy("transit", "walk", "brevet"), "path \""); got != 16 {
+		t.Errorf("the policy has %d paths: this walk knows of 16", got)
 	}
 }
 

@@ -67,6 +67,7 @@ type Stack struct {
 	provider *devstack.Provider
 	options  Options
 	log      *slog.Logger
+	gitHub   map[string]mint.GitHubApp
 	// catalogue is the initial catalogue.
 	catalogue *scopes.Catalogue
 }
@@ -113,6 +114,8 @@ type Options struct {
 	Pages net.Listener
 	// TrustedProxies are the trusted proxies of the server and of the console.
 	TrustedProxies clientip.Proxies
+	// GitHub is the GitHub whose App the server knows as GitHubApp; nil means none.
+	GitHub *GitHub
 	// Now is the server's clock; nil is the system's clock.
 	Now func() time.Time
 }

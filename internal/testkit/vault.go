@@ -49,7 +49,10 @@ func (s *Stack) openVault(t testing.TB, catalogue *scopes.Catalogue, log *slog.L
 	s.access = VaultAccess{
 		Addr: s.vault.Addr(), SigningKey: key, TokenRole: key, SecretIDFile: filepath.Join(t.TempDir(), "secret-id"), AuditFile: s.vault.AuditFile(),
 	}
+	apps, keys := s.options.GitHub.apps()
+	s.gitHub = apps
 	login, err := mint.Bootstrap{
+		GitHub: catalogue.NeedsGitHub(), GitHubKeys: keys,
 		Addr: s.vault.Addr(), Token: s.vault.RootToken(),
 		Mount: "transit", SigningKey: key, KeyType: "ecdsa-p256", Role: key, TokenRole: key, Policies: policies,
 	}.Run(t.Context())
@@ -75,6 +78,7 @@ func (s *Stack) openMinter(t testing.TB, log *slog.Logger) *mint.Minter {
 		addr = s.options.VaultVia(addr)
 	}
 	minter, err := mint.Open(t.Context(), mint.Config{
+		GitHub: s.gitHub,
 		Addr: addr, Mount: "transit", SigningKey: a.SigningKey, TokenRole: a.TokenRole, MaxTTL: time.Hour,
 		Now: time.Now, Log: log, Auth: mint.Auth{AppRole: &mint.AppRole{RoleID: a.RoleID, SecretIDFile: a.SecretIDFile}},
 	})
