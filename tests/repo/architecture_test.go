@@ -57,6 +57,7 @@ var arrows = map[string][]string{
 	"client":                      {"internal/dpop", "internal/secret", "internal/wait", "openapi"},
 	"resourceserver":              {"internal/dpop", "internal/jws", "internal/refusal", "internal/token"},
 	"internal/safehttp":           {"internal/secret"},
+	"internal/github":             {"internal/safetext", "internal/secret"},
 	"internal/egress":             {"client", "internal/private", "internal/safehttp", "internal/secret", "openapi", "scopes", "scopes/egressrule"},
 	"internal/notify/webhook":     {"broker", "internal/safehttp", "internal/secret", "internal/wait"},
 	"internal/notify/witness":     {"internal/audit", "internal/safehttp", "internal/secret", "internal/wait"},
