@@ -86,12 +86,12 @@ func atGitHub(t *testing.T, hub *testkit.GitHub, token, path string) int {
 	return resp.StatusCode
 }
 
-// soon waits until a condition holds.
-func soon(t *testing.T, within time.Duration, what string, holds func() bool) {
+// within waits until a condition holds.
+func within(t *testing.T, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	for began := time.Now(); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Since(began) > within {
-			t.Fatalf("%s: not within %s", what, within)
+		if time.Since(began) > limit {
+			t.Fatalf("%s: not within %s", what, limit)
 		}
 	}
 }
@@ -163,8 +163,8 @@ func TestInstallationTokenEndsWithItsTTL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	soon(t, 6*time.Second, "the token ends", func() bool { return len(hub.Live()) == 0 })
-	soon(t, 5*time.Second, "the record says expired", func() bool {
+	within(t, 6*time.Second, "the token ends", func() bool { return len(hub.Live()) == 0 })
+	within(t, 5*time.Second, "the record says expired", func() bool {
 		one, err := s.Client(t, auditor).Issuance(t.Context(), answer.Token.ID)
 		return err == nil && one.Status == openapi.StatusExpired
 	})
@@ -230,7 +230,7 @@ func TestFailuresOfGitHub(t *testing.T) {
 			if err != nil || len(page.Issuances) != 1 || page.Issuances[0].Status != tt.status {
 				t.Errorf("the record: %+v, %v, want %s", page.Issuances, err, tt.status)
 			}
-			soon(t, 10*time.Second, "no token is alive that nobody can end", func() bool { return len(hub.Live()) == before+tt.alive })
+			within(t, 10*time.Second, "no token is alive that nobody can end", func() bool { return len(hub.Live()) == before+tt.alive })
 		})
 	}
 }
