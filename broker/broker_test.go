@@ -142,7 +142,7 @@ scopes:
     resource: cloud:site/{repo}
     ttl: {default: 5m, max: 15m}
     approval: {group: oncall, quorum: 1, expires: 10m}
-    credential: {kind: jwt, audience: sts.amazonaws.com, federation: {subject: 'repo:{repo}:deploy'}}
+    credential: {kind: jwt, audience: sts.amazonaws.com, federation: {subject: 'repo:{repo}:deploy', exchange: {as: aws, role: 'arn:aws:iam::123456789012:role/site', region: eu-central-1}}}
 `
 
 const cataloguePolicies = `
@@ -553,7 +553,7 @@ func TestApproversSeeTheSubjectOfAFederatedToken(t *testing.T) {
 		t.Fatalf("got %+v, %v, want a pending request", result, err)
 	}
 	shown, err := approval.Canonical(result.Record.Canonical).Shown()
-	if err != nil || shown.FederatedSubject != "repo:acme/api:deploy" || shown.Audience != "sts.amazonaws.com" || shown.JKT != "" {
+	if err != nil || shown.FederatedSubject != "repo:acme/api:deploy" || shown.Audience != "sts.amazonaws.com" || shown.JKT != "" || shown.Exchange != "aws arn:aws:iam::123456789012:role/site" {
 		t.Errorf("got %+v, %v", shown, err)
 	}
 }

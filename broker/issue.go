@@ -481,6 +481,7 @@ func canonical(rec Record, asks scopes.Approval) (string, error) {
 		Catalogue: d.Catalogue, Digest: rec.Digest[:], Group: asks.Group, Quorum: asks.Quorum,
 		BreakGlass: asks.BreakGlass, Expires: rec.Expires.Unix(), JKT: rec.Request.JKT, User: userID(rec.Request.User),
 		FederatedSubject: d.FederatedSubject,
+		Exchange:         d.Exchange.String(),
 	}
 	if d.Grant != nil && d.Scope.Credential.Kind == scopes.KindGitHub {
 		s.Repositories, s.Permissions = d.Grant.Data["repositories"], d.Grant.Data["permissions"]

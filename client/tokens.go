@@ -67,6 +67,8 @@ type Token struct {
 	BreakGlass bool
 	// OnBehalfOf is the ID of the person on whose behalf the credential was requested, or empty if there is none.
 	OnBehalfOf string
+	// Exchange is what another system gives for the token. As is empty if the scope does not say so.
+	Exchange openapi.Exchange
 }
 
 // Pending is a request that waits for approval. Wait returns when people have decided, and Redeem then gets the credential.
@@ -132,7 +134,7 @@ func (c *Client) answer(req *http.Request, signer *dpop.Signer) (Answer, error) 
 			ID: t.ID, Kind: t.Kind, Secret: secret.New(t.Token), Type: t.TokenType, Name: t.Name, Static: t.Static,
 			Expires: t.ExpiresAt, Scope: t.Scope, Resource: t.Resource, Task: t.Task, TTL: time.Duration(t.TTL) * time.Second,
 			Clamped: t.Clamped, Policies: t.Policies, Catalogue: t.Catalogue, BreakGlass: t.BreakGlass,
-			OnBehalfOf: t.OnBehalfOf,
+			OnBehalfOf: t.OnBehalfOf, Exchange: t.Exchange,
 		}
 		if t.Token == "" {
 			token.Secret, token.fields = secret.New(string(t.Credential)), map[string]secret.Text{}

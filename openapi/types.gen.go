@@ -137,6 +137,33 @@ func (e EgressSendAs) Valid() bool {
 	}
 }
 
+// Defines values for ExchangeAs.
+const (
+	ExchangeAWS       ExchangeAs = "aws"
+	ExchangeAnthropic ExchangeAs = "anthropic"
+	ExchangeAzure     ExchangeAs = "azure"
+	ExchangeGoogle    ExchangeAs = "google"
+	ExchangeOpenAI    ExchangeAs = "openai"
+)
+
+// Valid indicates whether the value is a known member of the ExchangeAs enum.
+func (e ExchangeAs) Valid() bool {
+	switch e {
+	case ExchangeAWS:
+		return true
+	case ExchangeAnthropic:
+		return true
+	case ExchangeAzure:
+		return true
+	case ExchangeGoogle:
+		return true
+	case ExchangeOpenAI:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for GrantType.
 const (
 	GrantApproval          GrantType = "urn:brevet:params:grant-type:approval"
@@ -1041,6 +1068,62 @@ type EntryPage struct {
 	Next int64 `json:"next"`
 }
 
+// Exchange What another system gives for a token of a scope with `federation`. Which members it has depends on `as`. None is
+// secret. In the description of a scope, `role` and `service_account` may have parameters in braces; in the answer
+// to a request these are filled in.
+type Exchange struct {
+	// As The system.
+	As ExchangeAs `json:"as"`
+
+	// Audience The audience of the token.
+	Audience string `json:"audience"`
+
+	// Client azure, openai: the client id of the application.
+	Client string `json:"client,omitempty,omitzero"`
+
+	// IamURL google: the origin of the API that impersonates an account.
+	IamURL string `json:"iam_url,omitempty,omitzero"`
+
+	// IdentityProvider openai: the id of the workload identity provider.
+	IdentityProvider string `json:"identity_provider,omitempty,omitzero"`
+
+	// Organization anthropic: the id of the organization.
+	Organization string `json:"organization,omitempty,omitzero"`
+
+	// Region aws: the region of the token service.
+	Region string `json:"region,omitempty,omitzero"`
+
+	// Role aws: the ARN of the role to assume.
+	Role string `json:"role,omitempty,omitzero"`
+
+	// Rule anthropic: the id of the federation rule.
+	Rule string `json:"rule,omitempty,omitzero"`
+
+	// Scope azure: the resource, followed by /.default.
+	Scope string `json:"scope,omitempty,omitzero"`
+
+	// Scopes google: the OAuth scopes of the result.
+	Scopes []string `json:"scopes,omitempty,omitzero"`
+
+	// ServiceAccount google: the e-mail address of the account to impersonate. anthropic, openai: the id of the account that the
+	// result is for.
+	ServiceAccount string `json:"service_account,omitempty,omitzero"`
+
+	// Tenant azure: the id or the domain of the tenant.
+	Tenant string `json:"tenant,omitempty,omitzero"`
+
+	// URL The origin of the token endpoint, without a path.
+	//
+	// Example: https://sts.eu-central-1.amazonaws.com
+	URL string `json:"url"`
+
+	// Workspace anthropic: the id of the workspace.
+	Workspace string `json:"workspace,omitempty,omitzero"`
+}
+
+// ExchangeAs The system.
+type ExchangeAs string
+
 // GrantType `client_credentials` requests a token. If people have to approve, the answer is the error
 // `authorization_pending` with an `auth_req_id`. Then `urn:brevet:params:grant-type:approval` with that id gets
 // the result. The error codes are those of CIBA and RFC 8628, but Brevet does not claim to implement either.
@@ -1303,6 +1386,11 @@ type OfferedScope struct {
 
 	// Egress The calls that gateways allow with the credential. If absent, they allow none.
 	Egress []EgressRule `json:"egress,omitempty,omitzero"`
+
+	// Exchange What another system gives for a token of a scope with `federation`. Which members it has depends on `as`. None is
+	// secret. In the description of a scope, `role` and `service_account` may have parameters in braces; in the answer
+	// to a request these are filled in.
+	Exchange Exchange `json:"exchange,omitempty,omitzero"`
 
 	// Name Example: github.issues.read
 	Name string `json:"name"`
@@ -1772,7 +1860,12 @@ type Token struct {
 	// Credential The credential, if it is of another kind. Its members depend on the kind, such as `username` and
 	// `password`.
 	Credential json.RawMessage `json:"credential,omitempty,omitzero"`
-	ExpiresAt  time.Time       `json:"expires_at"`
+
+	// Exchange What another system gives for a token of a scope with `federation`. Which members it has depends on `as`. None is
+	// secret. In the description of a scope, `role` and `service_account` may have parameters in braces; in the answer
+	// to a request these are filled in.
+	Exchange  Exchange  `json:"exchange,omitempty,omitzero"`
+	ExpiresAt time.Time `json:"expires_at"`
 
 	// ExpiresIn Seconds from now.
 	ExpiresIn int64 `json:"expires_in"`

@@ -155,7 +155,7 @@ const federationExample = "{subject: 'repo:{repo}:task', algorithm: RS256}"
 // federation reads how another system identifies the sandbox. Such a system knows neither Brevet's introspection nor its status
 // lists, and does not check a binding, so the scope must not promise them.
 func (c *credentialReader) federation(n *yaml.Node) {
-	fields := c.mapping(n, "credential.federation", "subject", "algorithm")
+	fields := c.mapping(n, "credential.federation", "subject", "algorithm", "exchange")
 	if fields == nil {
 		return
 	}
@@ -170,6 +170,9 @@ func (c *credentialReader) federation(n *yaml.Node) {
 	}
 	c.out.Federation.Subject, c.recipe.subject = c.template(fields["subject"], "credential.federation.subject", &subjectPlace, c.params)
 	c.out.Federation.Algorithm = c.oneOf(fields["algorithm"], "credential.federation.algorithm", AlgorithmRS256, AlgorithmES256)
+	if fields["exchange"] != nil {
+		c.exchange(fields["exchange"])
+	}
 }
 
 func (c *credentialReader) vaultToken() {

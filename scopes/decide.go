@@ -104,7 +104,9 @@ type Decision struct {
 	Grant       *Grant    // unless denied: the request for Vault; nil for a JWT
 	// FederatedSubject is the rendered subject of a token for another system; empty for every other credential.
 	FederatedSubject string
-	Catalogue        string // the digest
+	// Exchange is the exchange of such a token with the parameters filled in, if the scope has one.
+	Exchange  Exchange
+	Catalogue string // the digest
 }
 
 var taskSyntax = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
@@ -225,6 +227,9 @@ func (c *Catalogue) decide(who Subject, ask Ask, sent keyProofs, now time.Time, 
 	}
 	if def.scope.Credential.Federated() {
 		if d.FederatedSubject, bad = def.recipe.subject.render(params); bad != nil {
+			return d, bad
+		}
+		if d.Exchange, bad = def.exchange(params); bad != nil {
 			return d, bad
 		}
 	}

@@ -155,6 +155,7 @@ func credentialSchema() object {
 	federation := closed([]string{"subject"}, object{
 		"subject":   described("The claim sub, which the other system's trust configuration names: a template such as repo:{repo}:task.", subjectPlace.schema()),
 		"algorithm": described("The signature algorithm. Default RS256.", choice(AlgorithmRS256, AlgorithmES256)),
+		"exchange":  described("What the other system gives for the token. An egress gateway needs it to exchange the token itself.", exchangeSchema()),
 	})
 	keys := object{
 		"audience":     described("The one audience of the token: an absolute URI or, with federation, what the other system expects.", text(maxAudience)),

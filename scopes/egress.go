@@ -137,8 +137,8 @@ func (r *reader) egress(n *yaml.Node, scope Scope) []Egress {
 		r.at(n, "egress requires a credential that a call can carry, of kind %s, or a login, of kind database; remove it", either(senders))
 		return nil
 	}
-	if scope.Credential.Federated() {
-		r.at(n, "egress cannot be used with federation: a gateway does not exchange the token; remove it")
+	if scope.Credential.Federated() && scope.Credential.Federation.Exchange.As == "" {
+		r.at(n, "egress with federation requires credential.federation.exchange, by which the gateway exchanges the token, such as %s", exchangeWays[0].example)
 		return nil
 	}
 	var out []Egress
@@ -225,9 +225,13 @@ func (r *reader) host(n *yaml.Node, what string) string {
 
 // send reads how one rule sends the credential.
 func (r *reader) send(rule, n *yaml.Node, what string, of Credential) Send {
+	exchange := of.Federation.Exchange.As
 	if n == nil {
 		if of.Kind == KindGitHub {
 			return Send{As: SendBearer, Field: gitHubField}
+		}
+		if exchange == ExchangeAWS {
+			r.at(rule, "%s is missing: it says for which service the gateway signs a call; example: {as: aws, service: s3, region: eu-central-1}", what)
 		}
 		if of.Kind != "" && of.Kind != KindJWT {
 			example := "{as: header, name: x-api-key, field: key}"
@@ -282,6 +286,11 @@ func (r *reader) send(rule, n *yaml.Node, what string, of Credential) Send {
 	}
 	switch {
 	case way.as == "" || of.Kind == "":
+	case exchange != "" && !slices.Contains(sendsOfExchange(exchange), as):
+		r.at(n, "%s with as: %s cannot send what %s gives for the token; choose %s", what, as, exchange, either(sendsOfExchange(exchange)))
+	case exchange == ExchangeAWS && field != nil:
+		r.at(field, "%s with as: %s does not take field: it uses fixed members of the credential", what, as)
+	case exchange == ExchangeAWS:
 	case !slices.Contains(way.kinds, of.Kind):
 		r.at(n, "%s with as: %s requires a credential of kind %s", what, as, either(way.kinds))
 	case way.whole && field != nil:
@@ -296,6 +305,14 @@ func (r *reader) send(rule, n *yaml.Node, what string, of Credential) Send {
 		r.at(n, "%s.field is missing: it names the member of the credential to send", what)
 	}
 	return out
+}
+
+// sendsOfExchange returns the ways to send the result of an exchange.
+func sendsOfExchange(exchange string) []string {
+	if exchange == ExchangeAWS {
+		return []string{SendAWS}
+	}
+	return []string{SendBearer, SendHeader}
 }
 
 func (r *reader) sendText(n *yaml.Node, what string, syntax *regexp.Regexp) string {

@@ -112,7 +112,7 @@ func TestLoadRefusesFederations(t *testing.T) {
 		}
 	}
 	_, err := scopes.Load(federated("{subject: 'a:b'}}\n    egress: [{hosts: [api.example], methods: [GET], paths: ['/'], send: {as: bearer}}]\n    #"))
-	if err == nil || !strings.Contains(err.Error(), "egress cannot be used with federation: a gateway does not exchange the token; remove it") {
+	if err == nil || !strings.Contains(err.Error(), "egress with federation requires credential.federation.exchange, by which the gateway exchanges the token, such as {as: aws,") {
 		t.Errorf("egress: got %v", err)
 	}
 	for _, audience := range []string{"", "a b", "a#b", "ä", "a\\x00", strings.Repeat("a", 501)} {

@@ -24,6 +24,8 @@ type recipe struct {
 	data                 map[string]template
 	rules                []rule      // vault-token
 	policy               VaultPolicy // limits the token that calls Vault; a vault-token has one policy per combination instead
+	// exchangeRole and exchangeAccount are set if the exchange of the federation has them.
+	exchangeRole, exchangeAccount template
 }
 
 // keyProofs holds what a caller sent about its own keys. request parses the CSR once for all hints that are tried,

@@ -156,6 +156,7 @@ type Credential struct {
 type Federation struct {
 	Subject   string // template of the claim sub; never empty if the credential has a federation
 	Algorithm string // JWS algorithm: RS256 or ES256
+	Exchange  Exchange
 }
 
 // The algorithms of Federation. Every system that federates accepts RS256; some accept nothing else.
@@ -190,6 +191,9 @@ func (c Credential) Summary() string {
 		about += " (static)"
 	case c.Federated():
 		about += " as " + c.Federation.Subject + " (federation)"
+		if c.Federation.Exchange.As != "" {
+			about += " for " + c.Federation.Exchange.String()
+		}
 	}
 	return c.Kind + " " + about
 }
@@ -295,6 +299,7 @@ func (s *Scope) clone() *Scope {
 	}
 	out := &c.Credential
 	out.Data = maps.Clone(out.Data)
+	out.Federation.Exchange = out.Federation.Exchange.clone()
 	out.DNSNames, out.Principals, out.Policy = slices.Clone(out.DNSNames), slices.Clone(out.Principals), slices.Clone(out.Policy)
 	out.Repositories, out.Permissions = slices.Clone(out.Repositories), maps.Clone(out.Permissions)
 	for i := range out.Policy {

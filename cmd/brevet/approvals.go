@@ -167,6 +167,7 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 		{"subject", a.FederatedSubject},
 		{"repositories", a.Repositories},
 		{"permissions", a.Permissions},
+		{"exchange", a.Exchange},
 		{"bound to", a.Thumbprint},
 		{"key", a.JKT},
 		{"policies", strings.Join(one.Policies, ", ")},

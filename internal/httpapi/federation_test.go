@@ -26,6 +26,7 @@ import (
 	"github.com/brevet-dev/brevet/resourceserver"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/google/go-cmp/cmp"
 )
 
 // withClouds is a stack with scopes for two clouds, and one scope for access tokens that have the audience of a cloud.
@@ -45,6 +46,18 @@ var withClouds = testkit.Options{
     resource: gcp:repo/{repo}
     ttl: {default: 5m, max: 15m}
     credential: {kind: jwt, audience: https://cloud.test, federation: {subject: 'repo:{repo}:task', algorithm: ES256}}
+  - name: anthropic.call
+    title: Call a model
+    authority: write
+    params: {repo: {type: string, pattern: '[a-z0-9-]+/[a-z0-9._-]+'}, team: {type: enum, values: [web, ops]}}
+    resource: anthropic:repo/{repo}
+    ttl: {default: 5m, max: 15m}
+    credential:
+      kind: jwt
+      audience: https://api.anthropic.com
+      federation:
+        subject: 'repo:{repo}:task'
+        exchange: {as: anthropic, organization: org-1, rule: fdrl_1, service_account: 'svac_{team}', workspace: default}
   - name: cloud.api.read
     title: Read
     authority: read
@@ -355,6 +368,47 @@ func resigned(t *testing.T, s *testkit.Stack, access string) string {
 }
 
 // The OAuth endpoints issue access tokens only. A proof of a DPoP key binds no token for another system, which would not check it.
+// What the other system gives for a token is in the scope's description and, with the parameters filled in, in the answer.
+func TestExchangeIsInScopesAndAnswers(t *testing.T) {
+	t.Parallel()
+	s := testkit.NewStack(t, withClouds)
+	c := s.Client(t, agent)
+	list, err := c.Scopes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := openapi.Exchange{
+		As: openapi.ExchangeAnthropic, URL: "https://api.anthropic.com", Audience: "https://api.anthropic.com", Organization: "org-1", Rule: "fdrl_1",
+		ServiceAccount: "svac_{team}", Workspace: "default",
+	}
+	for _, scope := range list.Scopes {
+		described := openapi.Exchange{}
+		if scope.Name == "anthropic.call" {
+			described = want
+		}
+		if diff := cmp.Diff(described, scope.Exchange); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", scope.Name, diff)
+		}
+	}
+	ask := deploy("anthropic.call")
+	ask.Params["team"] = "ops"
+	answer, err := c.Request(t.Context(), ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want.ServiceAccount = "svac_ops"
+	if diff := cmp.Diff(want, answer.Token.Exchange); diff != "" {
+		t.Errorf("answer (-want +got):\n%s", diff)
+	}
+	answer, err = c.Request(t.Context(), deploy("aws.deploy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(openapi.Exchange{}, answer.Token.Exchange); diff != "" {
+		t.Errorf("a scope without exchange (-want +got):\n%s", diff)
+	}
+}
+
 func TestFederatedTokensComeFromTheTokensAPIOnly(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withClouds)

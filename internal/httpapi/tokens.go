@@ -205,10 +205,23 @@ func (s *Server) token(result broker.Result) Token {
 	if minted := result.Credential.Minted; minted != nil {
 		out.Name = minted.Name
 	}
+	out.Exchange = exchangeOf(d.Exchange, rec.Intent.Audience)
 	for _, clamp := range d.Clamps {
 		out.Clamped = append(out.Clamped, Clamp{Bound: clamp.Bound, From: seconds(clamp.From), To: seconds(clamp.To)})
 	}
 	return out
+}
+
+// exchangeOf describes an exchange. Its zero value stays out of an answer.
+func exchangeOf(e scopes.Exchange, audience string) Exchange {
+	if e.As == "" {
+		return Exchange{}
+	}
+	return Exchange{
+		As: ExchangeAs(e.As), URL: e.URL, Audience: audience, Role: e.Role, Region: e.Region,
+		ServiceAccount: e.ServiceAccount, Scopes: e.Scopes, IamURL: e.IAM, Tenant: e.Tenant, Client: e.Client, Scope: e.Scope,
+		Organization: e.Organization, Rule: e.Rule, Workspace: e.Workspace, IdentityProvider: e.IdentityProvider,
+	}
 }
 
 func writePending(w http.ResponseWriter, p Pending) {
@@ -425,6 +438,7 @@ func offeredScope(offer scopes.Offer) OfferedScope {
 		Bind: cmp.Or(OfferedScopeBind(scope.Credential.Bind), BindNone),
 		Csr:  scope.Credential.Kind == scopes.KindPKI && !scope.Credential.ServerKey,
 	}
+	out.Exchange = exchangeOf(scope.Credential.Federation.Exchange, scope.Credential.Audience)
 	for name, p := range scope.Params {
 		param := ScopeParam{Type: string(p.Type), Pattern: p.Pattern, MaxLength: p.MaxLength, Values: p.Values}
 		if p.Type == scopes.ParamInt {

@@ -98,6 +98,15 @@ func TestPlanOfOneChange(t *testing.T) {
 			name: "federation", old: ", bind: mtls", with: ", federation: {subject: 'mail:in'}",
 			want: []string{"credential.bind: mtls -> none, widened", "credential.federation.subject:  -> mail:in, changed", "credential.federation.algorithm:  -> RS256, changed"}, reach: diff.Changed,
 		},
+		{
+			name: "exchange", base: testscopes.Replace(t, testscopes.Scopes, ", bind: mtls", ", federation: {subject: 'mail:in', exchange: {as: aws, role: 'arn:aws:iam::123456789012:role/in', region: eu-central-1}}"),
+			old: "role/in', region: eu-central-1", with: "role/out', region: eu-west-1",
+			want: []string{
+				"credential.federation.exchange.url: https://sts.eu-central-1.amazonaws.com -> https://sts.eu-west-1.amazonaws.com, changed",
+				"credential.federation.exchange.role: arn:aws:iam::123456789012:role/in -> arn:aws:iam::123456789012:role/out, changed",
+				"credential.federation.exchange.region: eu-central-1 -> eu-west-1, changed",
+			}, reach: diff.Changed,
+		},
 		{name: "audience", old: "https://mail.example", with: "https://post.example", want: []string{"credential.audience: https://mail.example -> https://post.example, changed"}, reach: diff.Changed},
 		{
 			name: "first egress", old: "bind: mtls}\n", with: "bind: mtls}\n    egress: [" + testscopes.MailRule + "]\n",

@@ -193,6 +193,7 @@ func (d *fieldDiff) credential(a, b scopes.Credential) {
 	d.add("credential.status_list", ifSo(a.StatusList, "true"), ifSo(b.StatusList, "true"), looser(a.StatusList, b.StatusList))
 	d.add("credential.federation.subject", a.Federation.Subject, b.Federation.Subject, Changed)
 	d.add("credential.federation.algorithm", a.Federation.Algorithm, b.Federation.Algorithm, Changed)
+	d.exchange(a.Federation.Exchange, b.Federation.Exchange)
 	d.add("credential.mount", a.Mount, b.Mount, Changed)
 	d.add("credential.role", a.Role, b.Role, Changed)
 	d.add("credential.method", a.Method, b.Method, Changed)
@@ -231,6 +232,28 @@ func permissionRank(level string) int {
 	default:
 		return highest
 	}
+}
+
+// exchange compares what another system gives for a token. Only that system knows what a role or an account may do.
+func (d *fieldDiff) exchange(a, b scopes.Exchange) {
+	for _, member := range []struct{ key, before, after string }{
+		{"as", a.As, b.As},
+		{"url", a.URL, b.URL},
+		{"role", a.Role, b.Role},
+		{"region", a.Region, b.Region},
+		{"service_account", a.ServiceAccount, b.ServiceAccount},
+		{"iam_url", a.IAM, b.IAM},
+		{"tenant", a.Tenant, b.Tenant},
+		{"client", a.Client, b.Client},
+		{"scope", a.Scope, b.Scope},
+		{"organization", a.Organization, b.Organization},
+		{"rule", a.Rule, b.Rule},
+		{"workspace", a.Workspace, b.Workspace},
+		{"identity_provider", a.IdentityProvider, b.IdentityProvider},
+	} {
+		d.add("credential.federation.exchange."+member.key, member.before, member.after, Changed)
+	}
+	d.members("credential.federation.exchange.scopes", a.Scopes, b.Scopes)
 }
 
 // looser returns the reach of removing or adding a restriction.
