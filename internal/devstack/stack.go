@@ -23,6 +23,9 @@ type Config struct {
 	Dir string
 	// VaultAudit makes Vault write every request and response to [Vault.AuditFile], with secrets as HMACs.
 	VaultAudit bool
+	// CloudEngines adds the engines aws and kubernetes to a Vault core that is built from source. The first build then takes half a
+	// minute longer.
+	CloudEngines bool
 	// WithoutVault starts PostgreSQL alone. Stack.Vault is then nil.
 	WithoutVault bool
 	// Progress receives human-readable progress lines, from several goroutines. If nil, progress is not reported.
@@ -66,6 +69,9 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	group.Go(func() error { return stack.Postgres.open(groupCtx) })
 	if !cfg.WithoutVault {
 		stack.Vault = &Vault{dir: dir, audited: cfg.VaultAudit, progress: progress}
+		if cfg.CloudEngines {
+			stack.Vault.tags = cloudTag
+		}
 		group.Go(func() error { return stack.Vault.open(groupCtx) })
 	}
 	if err := group.Wait(); err != nil {
@@ -83,7 +89,7 @@ func Prepare(ctx context.Context, progress func(line string)) error {
 	if _, err := postgresBin(); err != nil {
 		return err
 	}
-	_, err := vaultBinary(ctx, progress)
+	_, err := vaultBinary(ctx, "", progress)
 	return err
 }
 

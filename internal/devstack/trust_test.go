@@ -200,7 +200,7 @@ func TestCacheThatOthersMayChangeIsRefused(t *testing.T) {
 	checkout := t.TempDir()
 	plant(t, checkout)
 	source := filepath.Join(checkout, "internal", "devstack", "vaultd")
-	if got, err := devstack.BuiltVault(t.Context(), source, func(string) {}); !errors.Is(err, devstack.ErrUntrusted) {
+	if got, err := devstack.BuiltVault(t.Context(), source, "", func(string) {}); !errors.Is(err, devstack.ErrUntrusted) {
 		t.Errorf("got %q, %v, want ErrUntrusted", got, err)
 	}
 	if made, err := os.ReadDir(cache); err != nil || len(made) != 0 {

@@ -19,6 +19,7 @@ import (
 type Vault struct {
 	dir      string
 	audited  bool
+	tags     string
 	progress func(string)
 
 	bin     string
@@ -118,7 +119,7 @@ func (v *Vault) shut() error {
 // open finds or builds the binary, chooses a port and starts the server.
 func (v *Vault) open(ctx context.Context) error {
 	var err error
-	if v.bin, err = vaultBinary(ctx, v.progress); err != nil {
+	if v.bin, err = vaultBinary(ctx, v.tags, v.progress); err != nil {
 		return fmt.Errorf("preparing Vault: %w", err)
 	}
 	if v.openBao, err = isOpenBao(ctx, v.bin); err != nil {

@@ -21,9 +21,13 @@ import (
 	"time"
 )
 
+// cloudTag is the build tag of our own core that adds the engines of [Config.CloudEngines].
+const cloudTag = "clouds"
+
 // vaultBinary returns the path of a program that understands `server -config=FILE`: the one that BREVET_VAULT_BIN names,
-// a vault or bao on PATH, or our own small core, built from source once per version of its source.
-func vaultBinary(ctx context.Context, progress func(string)) (string, error) {
+// a vault or bao on PATH, or our own small core, built from source once per version of its source. tags are the build tags of the
+// latter.
+func vaultBinary(ctx context.Context, tags string, progress func(string)) (string, error) {
 	if bin := os.Getenv("BREVET_VAULT_BIN"); bin != "" {
 		path, err := exec.LookPath(bin)
 		if err != nil {
@@ -40,7 +44,7 @@ func vaultBinary(ctx context.Context, progress func(string)) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return builtVault(ctx, source, progress)
+	return builtVault(ctx, source, tags, progress)
 }
 
 // isOpenBao reports whether the program is OpenBao. Vault and OpenBao take different configurations.
@@ -58,7 +62,7 @@ func isOpenBao(ctx context.Context, bin string) (bool, error) {
 
 // builtVault returns the program that was built from the source, now or earlier. It runs a cached program without
 // inspecting it, so a cache that others can write to is as dangerous as a source that they can write to.
-func builtVault(ctx context.Context, source string, progress func(string)) (string, error) {
+func builtVault(ctx context.Context, source, tags string, progress func(string)) (string, error) {
 	key, err := sourceKey(source)
 	if err != nil {
 		return "", fmt.Errorf("reading the Vault core's source: %w", err)
@@ -74,7 +78,11 @@ func builtVault(ctx context.Context, source string, progress func(string)) (stri
 	if cache, err = trusted(cache); err != nil {
 		return "", fmt.Errorf("looking at the cache folder: %w; close it, or set BREVET_VAULT_BIN", err)
 	}
-	build := vaultBuild{source: source, target: filepath.Join(cache, "vaultd-"+key), progress: progress}
+	name := "vaultd-" + key
+	if tags != "" {
+		name += "-" + tags
+	}
+	build := vaultBuild{source: source, tags: tags, target: filepath.Join(cache, name), progress: progress}
 	if err := build.ensure(ctx); err != nil {
 		return "", err
 	}
@@ -167,8 +175,8 @@ func sourceKey(source string) (string, error) {
 }
 
 type vaultBuild struct {
-	source, target string
-	progress       func(string)
+	source, tags, target string
+	progress             func(string)
 }
 
 // ensure builds the program unless it exists. If several processes find none, one builds and the others wait.
@@ -214,7 +222,7 @@ func (b vaultBuild) build(ctx context.Context) error {
 	}
 	proc, err := command{
 		path: "go", args: []string{
-			"-C", b.source, "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", b.target + ".new", ".",
+			"-C", b.source, "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-tags", b.tags, "-o", b.target + ".new", ".",
 		},
 		env: []string{"CGO_ENABLED=0", "GOWORK=off"}, log: log, onParentDeath: syscall.SIGKILL,
 	}.start()

@@ -43,7 +43,7 @@ func Devstack(t testing.TB) *devstack.Stack {
 			return
 		}
 		shared.stack, shared.err = devstack.Start(context.Background(), devstack.Config{
-			Dir: shared.dir, VaultAudit: true, Progress: func(line string) { fmt.Fprintln(os.Stderr, line) },
+			Dir: shared.dir, VaultAudit: true, CloudEngines: true, Progress: func(line string) { fmt.Fprintln(os.Stderr, line) },
 		})
 	})
 	if shared.err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/hashicorp/go-hclog"
 	jwtauth "github.com/hashicorp/vault-plugin-auth-jwt"
@@ -55,11 +56,16 @@ func newCore(config *server.Config, logger hclog.Logger) (*vault.Core, error) {
 // registry is the plugin catalogue. Only plugins that it names can be mounted.
 type registry struct{}
 
-var secretEngines = map[string]logical.Factory{
+var secretEngines = with(cloudEngines, map[string]logical.Factory{
 	"transit": transit.Factory,
 	"pki":     pki.Factory,
 	"ssh":     ssh.Factory,
 	"kv":      kv.Factory,
+})
+
+func with(more, engines map[string]logical.Factory) map[string]logical.Factory {
+	maps.Copy(engines, more)
+	return engines
 }
 
 var authMethods = map[string]logical.Factory{
