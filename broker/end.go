@@ -162,7 +162,7 @@ func (b *Broker) stopOf(h LiveCredential, e ending) (Outcome, bool) {
 	switch {
 	case h.Status == StatusIntent, h.Status == StatusIssued && !h.VaultLease.Empty():
 		return out, true
-	case h.Status == StatusIssued && offline(h.Kind):
+	case h.Status == StatusIssued && h.offline():
 		out.Status = final(e.cause)
 		return out, true
 	default: // already revoking or lost, or a static secret
@@ -170,8 +170,35 @@ func (b *Broker) stopOf(h LiveCredential, e ending) (Outcome, bool) {
 	}
 }
 
-// offline reports whether others accept this kind of credential without asking Brevet or Vault.
-func offline(kind string) bool { return kind == scopes.KindJWT || kind == scopes.KindSSH }
+// offline reports whether others accept the credential until it expires, without asking Brevet or Vault. So nobody can revoke it.
+func (h LiveCredential) offline() bool {
+	return h.Kind == scopes.KindJWT || h.Kind == scopes.KindSSH || h.irrevocable()
+}
+
+// irrevocable reports whether another system made the credential, and nobody can revoke it: see scopes.Credential.Irrevocable.
+func (h LiveCredential) irrevocable() bool {
+	return h.Kind == scopes.KindVault && !h.Leased && !h.Static
+}
+
+// usableUntil returns until when others may accept a credential that Brevet calls inactive; zero if nobody does.
+func (h LiveCredential) usableUntil() time.Time {
+	ended := h.Status == StatusRevoked || h.Status == StatusReleased
+	lost := h.irrevocable() && (h.Status == StatusUnknown || h.Status == StatusRevoking)
+	if (lost || ended && h.offline()) && h.Expires.After(h.StatusTime) {
+		return h.Expires
+	}
+	return time.Time{}
+}
+
+// UsableUntil returns until when others may accept the credential although Brevet calls it inactive; zero if nobody does.
+func (v *View) UsableUntil() time.Time { return liveOfView(v, v.Subject.ID.String()).usableUntil() }
+
+func liveOfView(v *View, subject string) LiveCredential {
+	return LiveCredential{
+		ID: v.ID, Subject: subject, Task: v.Task, Scope: v.Scope, Kind: v.CredentialKind, Leased: v.Leased, Static: v.Static,
+		Status: v.Status, Detail: v.StatusDetail, StatusTime: v.StatusTime, Expires: v.Expires,
+	}
+}
 
 // endedOf describes a record for a receipt, using only the record.
 func endedOf(h LiveCredential) Ended {
@@ -180,12 +207,12 @@ func endedOf(h LiveCredential) Ended {
 		Status: h.Status, Cause: h.Detail, Time: h.StatusTime,
 	}
 	switch {
-	case h.Status == StatusIssued && !offline(h.Kind):
+	case h.Status == StatusIssued && !h.offline():
 		e.Why, e.UsableUntil = "static", h.Expires
 	case h.Status == StatusUnknown, h.Status == StatusRevoking:
-		e.Why = "unfinished"
-	case offline(h.Kind) && h.Expires.After(h.StatusTime):
-		e.UsableUntil = h.Expires
+		e.Why, e.UsableUntil = "unfinished", h.usableUntil()
+	default:
+		e.UsableUntil = h.usableUntil()
 	}
 	return e
 }
@@ -250,10 +277,7 @@ func (b *Broker) Release(ctx context.Context, who attest.Identity, id string) (R
 	}
 	receipt, err := b.endAll(ctx, Selector{ID: id}, reach, ending{cause: CauseReleased, actor: reach.Subject})
 	if err == nil && len(receipt.Ended) == 0 { // it had already ended
-		receipt.Ended = []Ended{endedOf(LiveCredential{
-			ID: view.ID, Subject: reach.Subject, Task: view.Task, Scope: view.Scope, Kind: view.CredentialKind,
-			Status: view.Status, Detail: view.StatusDetail, StatusTime: view.StatusTime, Expires: view.Expires,
-		})}
+		receipt.Ended = []Ended{endedOf(liveOfView(view, reach.Subject))}
 	}
 	return receipt, err
 }
@@ -469,8 +493,8 @@ type Ended struct {
 	// Cause is one of the Cause constants.
 	Cause string
 	Time  time.Time
-	// UsableUntil is how long parties that do not ask Brevet may still accept the credential: a JWT or an SSH certificate until
-	// it expires. It is zero if nobody accepts it any more.
+	// UsableUntil is how long parties that do not ask Brevet may still accept the credential: a JWT, an SSH certificate or an
+	// irrevocable credential of another system until it expires. It is zero if nobody accepts it any more.
 	UsableUntil time.Time
 	// Why is a fixed code for why the credential has not ended: "vault_unavailable", "vault_refused", "ledger_unavailable",
 	// "unfinished" or "static". It is "unfinished" if the mint is in progress or its result was lost: such a credential is not

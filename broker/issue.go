@@ -259,7 +259,9 @@ func (b *Broker) mint(ctx context.Context, rec Record, key Key, deliver Deliver)
 	rec.Status = StatusIssued
 	minted := *credential.Minted
 	if minted.Empty() {
-		return deliver(Result{Record: rec, Credential: &credential}) // a certificate for the caller's own key is useless to anybody else
+		// Nobody can end it before it expires. A certificate for the caller's own key is useless to anybody else, and keys of another
+		// system are known to nobody else.
+		return deliver(Result{Record: rec, Credential: &credential})
 	}
 	err = errUndelivered // also after a panic
 	defer func() {
@@ -357,10 +359,14 @@ func (b *Broker) renewLater(ctx context.Context, rec Record, minted Minted, err 
 }
 
 func liveOf(rec Record, h VaultLease) LiveCredential {
-	return LiveCredential{
+	live := LiveCredential{
 		ID: rec.ID, Subject: rec.Subject.ID.String(), Task: rec.Request.Task, Scope: rec.Request.Scope,
 		Kind: rec.Intent.Kind, Status: StatusIssued, StatusTime: rec.Time, Expires: rec.Expires, VaultLease: h,
 	}
+	if g := rec.Intent.Grant; g != nil {
+		live.Leased, live.Static = g.Leased, g.Static
+	}
+	return live
 }
 
 // asking returns the subject of a decision: the workload, whether it has proved a DPoP key, and the person that it acts for.

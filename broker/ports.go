@@ -301,10 +301,11 @@ type View struct {
 	CredentialKind, Audience, KeyID string
 	ClaimsDigest                    string // hex
 	// VaultPath is the path that Vault was asked for, and Minted is what Vault made. Both are empty for a JWT.
-	VaultPath     string
-	Minted        Minted
-	Actor         string // who ended it: a SPIFFE ID or a person
-	RequestDigest [32]byte
+	VaultPath      string
+	Minted         Minted
+	Leased, Static bool   // those of the grant; both false for a JWT
+	Actor          string // who ended it: a SPIFFE ID or a person
+	RequestDigest  [32]byte
 	// Canonical is what approvers are shown of a pending request. Votes is the number of votes on it.
 	Canonical string
 	Votes     int

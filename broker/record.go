@@ -187,7 +187,9 @@ type LiveCredential struct {
 	Status              Status // intent, issued, unknown or revoking
 	Detail, Actor       string // the cause and who ordered it, for StatusRevoking
 	StatusTime, Expires time.Time
-	VaultLease          VaultLease
+	// Leased and Static are those of the grant. Both are false for a JWT and for a denial.
+	Leased, Static bool
+	VaultLease     VaultLease
 }
 
 // lease returns what to revoke. It includes what the record of an unfinished mint does not have yet.

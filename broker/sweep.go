@@ -146,7 +146,7 @@ func unrevoked(held []LiveCredential, now time.Time) int {
 	for _, h := range held {
 		switch {
 		case h.Status == StatusRevoking && now.Sub(h.StatusTime) > alarmAfter,
-			h.Status == StatusUnknown && now.Sub(begun(h.ID)) > abandoned+alarmAfter:
+			h.Status == StatusUnknown && now.Sub(begun(h.ID)) > abandoned+alarmAfter && !(h.irrevocable() && now.Before(h.Expires)):
 			n++
 		}
 	}
@@ -199,6 +199,8 @@ func (s *sweeper) advance(ctx context.Context, h LiveCredential) bool {
 		return false
 	case h.Status == StatusIntent && h.Kind == scopes.KindGitHub:
 		return s.settle(ctx, h)
+	case h.Status == StatusIntent && h.irrevocable() && s.cfg.Now().Before(h.Expires):
+		return s.move(ctx, h, StatusUnknown, "unfinished")
 	case h.Status == StatusIntent:
 		return s.move(ctx, h, StatusCompensated, "unfinished")
 	case h.Status == StatusUnknown:
@@ -241,6 +243,10 @@ func (s *sweeper) revokeLease(ctx context.Context, h LiveCredential) error {
 // enough: Vault ends that lease later, in its own time.
 func (s *sweeper) compensate(ctx context.Context, h LiveCredential) bool {
 	if !h.lease().Empty() && s.revokeLease(ctx, h) != nil {
+		return false
+	}
+	// Another system may accept what was lost until it expires, and the record must not say that it is over.
+	if h.irrevocable() && s.cfg.Now().Before(h.Expires) {
 		return false
 	}
 	confirmed := h.VaultLease.Accessor != "" && h.Kind == scopes.KindVaultToken

@@ -971,6 +971,10 @@ type CredentialFacts struct {
 	// Static True if the credential is a static secret: only its owner can end it, by changing it.
 	Static bool `json:"static,omitempty,omitzero"`
 
+	// UsableUntil Until when others may accept the credential although Brevet calls it inactive: it has been revoked or released, or
+	// it was lost before it was delivered, and nobody can end it before it expires. Absent if nothing accepts it.
+	UsableUntil time.Time `json:"usable_until,omitempty,omitzero"`
+
 	// VaultPath The path that was requested from Vault. Only auditors see it.
 	VaultPath string `json:"vault_path,omitempty,omitzero"`
 }

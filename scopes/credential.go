@@ -67,7 +67,7 @@ func credentialKinds() []credentialKind {
 		{
 			KindVault,
 			[]string{"method", "path"},
-			[]string{"data", "static", keyWithinSVID},
+			[]string{"data", "static", "revocable", "min_ttl", keyWithinSVID},
 			"{kind: vault, method: read, path: 'aws/creds/{role}'}", (*credentialReader).vault,
 		},
 		{
@@ -256,6 +256,7 @@ func (c *credentialReader) vault() {
 	c.out.Method = c.oneOf(c.fields["method"], "credential.method", MethodRead, MethodWrite)
 	c.out.Path, c.recipe.path = c.template(c.fields["path"], "credential.path", &pathPlace, c.params)
 	c.out.Static = c.flag(c.fields["static"], "credential.static")
+	c.irrevocable()
 	n := c.fields["data"]
 	if n == nil {
 		return
@@ -337,6 +338,35 @@ func joinPermissions(permissions map[string]string) string {
 		pairs = append(pairs, name+"="+permissions[name])
 	}
 	return strings.Join(pairs, ",")
+}
+
+// irrevocable reads whether the credential ends only at its expiry. Then Brevet sends the granted lifetime, because nothing can
+// shorten it later.
+func (c *credentialReader) irrevocable() {
+	n, shortest := c.fields["revocable"], c.fields["min_ttl"]
+	c.out.Irrevocable = n != nil && !c.flag(n, "credential.revocable")
+	if !c.out.Irrevocable {
+		if shortest != nil {
+			c.at(shortest, "credential.min_ttl requires revocable: false; Brevet can end every other credential earlier")
+		}
+		return
+	}
+	if c.out.Method == MethodRead {
+		c.at(n, "credential.revocable: false requires method: write, because Brevet sends the lifetime as ttl")
+	}
+	if c.out.Static {
+		c.at(n, "credential.revocable: false cannot be used with static: true, which is for secrets that do not expire")
+	}
+	if data := c.fields["data"]; data != nil && data.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(data.Content); i += 2 {
+			if data.Content[i].Value == "ttl" {
+				c.at(data.Content[i], "credential.data.ttl cannot be used with revocable: false: Brevet sends the granted lifetime as ttl")
+			}
+		}
+	}
+	if shortest != nil {
+		c.out.MinTTL, _ = c.duration(shortest, "credential.min_ttl", minTTL)
+	}
 }
 
 // engine reads where an engine is mounted, which never depends on parameters, and the role. It compiles the path at which

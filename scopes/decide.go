@@ -254,7 +254,11 @@ func (c *Catalogue) decide(who Subject, ask Ask, sent keyProofs, now time.Time, 
 	if who.User != nil && !who.User.Until.IsZero() {
 		clamp(BoundUser, max(0, who.User.Until.Sub(now).Truncate(time.Second)))
 	}
-	if d.TTL < time.Second {
+	shortest := max(time.Second, def.scope.Credential.MinTTL)
+	if ask.TTL > 0 && ask.TTL < shortest {
+		return d, invalid("ttl", "must be at least %s, the shortest life that the other system gives", FormatDuration(shortest))
+	}
+	if d.TTL < shortest {
 		d.TTL, d.Reason = 0, ReasonSVIDExpiring
 		if d.Clamps[len(d.Clamps)-1].Bound == BoundUser {
 			d.Reason = ReasonUserExpiring

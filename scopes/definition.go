@@ -107,6 +107,7 @@ func (r *reader) scope(n *yaml.Node) *definition {
 	if d.scope.Credential.Kind == KindGitHub && d.scope.TTL.Max > GitHubTokenLife {
 		r.at(fields["ttl"], "ttl.max (%s) is longer than %s, the life of every installation access token of GitHub", FormatDuration(d.scope.TTL.Max), FormatDuration(GitHubTokenLife))
 	}
+	r.checkMinTTL(fields["credential"], d.scope)
 	if len(*r.problems) == before && fields["credential"] != nil {
 		switch d.scope.Credential.Kind {
 		case KindJWT:
@@ -119,6 +120,17 @@ func (r *reader) scope(n *yaml.Node) *definition {
 	d.scope.Egress = r.egress(fields["egress"], d.scope)
 	d.action, d.parents = actionOf(d.scope)
 	return d
+}
+
+// checkMinTTL refuses a scope whose own times are shorter than what the other system gives.
+func (r *reader) checkMinTTL(n *yaml.Node, s Scope) {
+	shortest, a := s.Credential.MinTTL, s.Approval
+	switch {
+	case shortest > s.TTL.Default && s.TTL.Default > 0:
+		r.at(n, "credential.min_ttl (%s) is longer than ttl.default (%s)", FormatDuration(shortest), FormatDuration(s.TTL.Default))
+	case a != nil && a.BreakGlass != "" && shortest > BreakGlassTTL:
+		r.at(n, "credential.min_ttl (%s) is longer than a break-glass credential lives (%s)", FormatDuration(shortest), FormatDuration(BreakGlassTTL))
+	}
 }
 
 func (r *reader) ttl(n *yaml.Node) TTL {

@@ -169,6 +169,8 @@ func credentialSchema() object {
 		"method":       choice(MethodRead, MethodWrite),
 		"data":         object{"type": "object", "maxProperties": maxDataKeys, "propertyNames": matching(dataKeySyntax), "additionalProperties": dataPlace.schema()},
 		"static":       described("The engine returns no lease: the secret cannot be revoked.", flag()),
+		"revocable":    described("false: the other system accepts the credential until it expires, and Vault cannot revoke it. Brevet sends the granted lifetime as ttl.", flag()),
+		"min_ttl":      described("With revocable: false, the shortest lifetime that the other system gives.", duration()),
 		"common_name":  dnsPlace.schema(),
 		"dns_names":    listOf(dnsPlace.schema(), 0, maxNames),
 		"key":          described("Who generates the key. Default client.", choice("client", "server")),

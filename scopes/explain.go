@@ -21,6 +21,9 @@ func explain(ask Ask, d Decision, then Outcome) string {
 		if d.Scope.Credential.Static {
 			sentences = append(sentences, "The secret is static: Brevet cannot revoke it; only its owner can change it.")
 		}
+		if d.Scope.Credential.Irrevocable {
+			sentences = append(sentences, "Nobody can revoke the credential: the other system accepts it until it expires.")
+		}
 	}
 	if hint := d.Narrowest; hint != nil {
 		var parts []string
@@ -76,12 +79,20 @@ func outcomeSentence(ask Ask, d Decision) string {
 	case ReasonProofRequired:
 		return "This scope binds its token to a key of the caller; send a DPoP proof (RFC 9449) by that key and try again."
 	case ReasonSVIDExpiring:
-		return "The SVID expires within a second, and the credential may not outlive it; try again with a fresh one."
+		return "The SVID expires within " + shortest(d) + ", and the credential may not outlive it; try again with a fresh one."
 	case ReasonUserExpiring:
-		return "The person's ID token expires within a second, and the credential may not outlive it; try again with a fresh one."
+		return "The person's ID token expires within " + shortest(d) + ", and the credential may not outlive it; try again with a fresh one."
 	default:
 		return "Denied."
 	}
+}
+
+// shortest is the life below which a credential of the decision's scope cannot be made.
+func shortest(d Decision) string {
+	if d.Scope.Credential.MinTTL == 0 {
+		return "a second"
+	}
+	return FormatDuration(d.Scope.Credential.MinTTL)
 }
 
 func people(n int) string {

@@ -59,7 +59,7 @@ func (d *definition) grant(params map[string]any, ask Ask, sent keyProofs) (*Gra
 	case !publicKey && ask.PublicKey != "":
 		return nil, invalid("public_key", "is not used by this scope; leave it out")
 	}
-	g := &Grant{Policy: r.policy.Name, Method: MethodWrite, Leased: c.Leased(), Static: c.Static}
+	g := &Grant{Policy: r.policy.Name, Method: MethodWrite, Leased: c.Leased(), Static: c.Static, MinTTL: c.MinTTL}
 	var bad *InvalidAsk
 	switch c.Kind {
 	case KindVaultToken:

@@ -129,17 +129,21 @@ type Credential struct {
 	// Federation makes the token one for another system's token exchange. Its zero value makes it an access token.
 	Federation Federation
 
-	Mount      string            // database, pki, ssh: the engine's mount path; never a template
-	Role       string            // database, pki, ssh: the engine's role
-	Path       string            // kv, vault: the path to read or write
-	Method     string            // vault: MethodRead or MethodWrite
-	Data       map[string]string // vault: the data to write
-	Static     bool              // vault: the engine returns no lease. Always true for kv
-	CommonName string            // pki
-	DNSNames   []string          // pki: in addition to the common name
-	ServerKey  bool              // pki: Vault generates the key instead of certifying the caller's
-	Principals []string          // ssh: one or more
-	Policy     []Rule            // vault-token
+	Mount  string            // database, pki, ssh: the engine's mount path; never a template
+	Role   string            // database, pki, ssh: the engine's role
+	Path   string            // kv, vault: the path to read or write
+	Method string            // vault: MethodRead or MethodWrite
+	Data   map[string]string // vault: the data to write
+	Static bool              // vault: the engine returns no lease. Always true for kv
+	// Irrevocable means that another system accepts the credential until it expires, whatever Vault does with its lease. MinTTL is the
+	// shortest life that the other system gives; zero if it has no minimum. Both are for kind vault only.
+	Irrevocable bool
+	MinTTL      time.Duration
+	CommonName  string   // pki
+	DNSNames    []string // pki: in addition to the common name
+	ServerKey   bool     // pki: Vault generates the key instead of certifying the caller's
+	Principals  []string // ssh: one or more
+	Policy      []Rule   // vault-token
 
 	// github
 	App          string            // the App's name in the server's configuration
@@ -189,6 +193,8 @@ func (c Credential) Summary() string {
 		about = c.Mount + "/issue/" + c.Role
 	case c.Static:
 		about += " (static)"
+	case c.Irrevocable:
+		about += " (irrevocable)"
 	case c.Federated():
 		about += " as " + c.Federation.Subject + " (federation)"
 		if c.Federation.Exchange.As != "" {
@@ -216,7 +222,7 @@ func (c Credential) Leased() bool {
 	case KindVaultToken, KindDatabase, KindPKI, KindGitHub:
 		return true
 	case KindVault:
-		return !c.Static
+		return !c.Static && !c.Irrevocable
 	default:
 		return false
 	}
@@ -246,8 +252,10 @@ type Grant struct {
 	// Data is what is written in addition to the lifetime. Its values are strings; where Vault takes a list, the items
 	// are joined by commas.
 	Data map[string]string
-	// Leased and Static have the values of the scope's credential.
+	// Leased and Static have the values of the scope's credential. A grant of kind vault that is neither is for a credential that
+	// nobody can revoke, and MinTTL is the shortest life that the other system gives it.
 	Leased, Static bool
+	MinTTL         time.Duration
 }
 
 // VaultPolicy is a policy that must exist in Vault before the catalogue is used. Its name contains a digest of its text,

@@ -182,9 +182,7 @@ func issuanceOf(v *broker.View, within broker.Reach) Issuance {
 		Approval: approvalOf(v), Approves: v.Approves, RedeemedBy: v.RedeemedBy, EndedBy: v.Actor, Parent: v.Parent,
 		Credential: CredentialFacts{
 			Kind: v.CredentialKind, Audience: v.Audience, KeyID: v.KeyID, ClaimsSha256: v.ClaimsDigest, Name: v.Minted.Name,
-			// Nobody can revoke a secret that was read without a lease.
-			Static: v.CredentialKind == scopes.KindKV ||
-				v.CredentialKind == scopes.KindVault && v.Status == broker.StatusIssued && v.Minted.Accessor == "",
+			Static: v.CredentialKind == scopes.KindKV || v.Static, UsableUntil: v.UsableUntil(),
 		},
 	}
 	if v.Minted.Digest != [32]byte{} {

@@ -17,7 +17,7 @@ import (
 // liveColumns are the columns of liveRow. cause is why a record has to end, if its end has not begun.
 const liveColumns = `
 	id, spiffe_id, task, scope, credential_kind, status, coalesce(cause, status_detail, '') AS status_detail,
-	coalesce(actor, '') AS actor, status_time, expires_at,
+	coalesce(actor, '') AS actor, status_time, expires_at, leased, static,
 	coalesce(vault_accessor, '') AS vault_accessor, coalesce(vault_lease, '') AS vault_lease`
 
 type liveRow struct {
@@ -26,6 +26,7 @@ type liveRow struct {
 	Task, Scope, CredentialKind string
 	Status, StatusDetail, Actor string
 	StatusTime, ExpiresAt       time.Time
+	Leased, Static              bool
 	VaultAccessor, VaultLease   string
 }
 
@@ -234,7 +235,7 @@ func collectLive(rows pgx.Rows, err error, doing string) ([]broker.LiveCredentia
 		all[i] = broker.LiveCredential{
 			ID: h.ID.String(), Subject: h.SPIFFEID, Task: h.Task, Scope: h.Scope, Kind: h.CredentialKind,
 			Status: broker.Status(h.Status), Detail: h.StatusDetail, Actor: h.Actor,
-			StatusTime: h.StatusTime.UTC(), Expires: h.ExpiresAt.UTC(),
+			StatusTime: h.StatusTime.UTC(), Expires: h.ExpiresAt.UTC(), Leased: h.Leased, Static: h.Static,
 			VaultLease: broker.VaultLease{Accessor: h.VaultAccessor, Lease: h.VaultLease},
 		}
 	}

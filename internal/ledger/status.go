@@ -39,7 +39,8 @@ func (l *Ledger) pingFor(ctx context.Context, conn *pgxpool.Conn, s *broker.Ledg
 	return err
 }
 
-// readSizes counts as unrevoked the credentials for which the sweeper raises an alarm.
+// readSizes counts as unrevoked the credentials for which the sweeper raises an alarm. A lost credential that nobody can revoke is not
+// one of them until it has expired.
 func readSizes(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerStatus) error {
 	return conn.QueryRow(ctx, `
 		SELECT current_setting('server_version'), NOT pg_is_in_recovery(), (SELECT size FROM ledger_head), (
@@ -47,6 +48,7 @@ func readSizes(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerStatus) 
 			WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
 		), (
 			SELECT count(*) FROM issuances WHERE status IN ('unknown', 'revoking')
+				AND NOT (status = 'unknown' AND credential_kind = 'vault' AND NOT leased AND NOT static AND expires_at > now())
 				AND CASE status WHEN 'revoking' THEN status_time < now() - @revoking::interval ELSE time < now() - @unknown::interval END
 		)`, pgx.NamedArgs{"revoking": broker.UnrevokedAfter, "unknown": broker.UnknownAfter}).
 		Scan(&s.Version, &s.Primary, &s.Entries, &s.Bytes, &s.Unrevoked)

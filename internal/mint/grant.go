@@ -61,8 +61,12 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 	if err != nil {
 		return broker.Credential{}, m.abandon(ctx, w, err)
 	}
-	if once(intent) {
+	switch {
+	case intent.Kind == scopes.KindGitHub:
 		w.lease.Accessor = "" // the token has made its only call, and nothing depends on it
+	case !intent.Grant.Leased:
+		// The token is of no further use: it has made its only call, or it has a lease that ends nothing and that Vault drops with it.
+		w.lease = broker.VaultLease{}
 	}
 	return broker.Credential{
 		Secret: secret.New(w.secret),
@@ -138,8 +142,11 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 	return auth, nil
 }
 
-// once reports whether the token that calls Vault is good for one call: nothing that Vault holds depends on it afterwards.
-func once(intent broker.Intent) bool { return !intent.Grant.Leased || intent.Kind == scopes.KindGitHub }
+// once reports whether the token that calls Vault is good for one call: nothing that Vault holds depends on it afterwards. Vault
+// refuses a lease to a token that has no call left.
+func once(intent broker.Intent) bool {
+	return intent.Kind == scopes.KindGitHub || !intent.Grant.Leased && !irrevocable(intent)
+}
 
 // draw makes one call to Vault with the new token, and reads the credential from the answer. For kind vault-token it makes no
 // call: the new token is the credential.
@@ -166,6 +173,10 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 		data["not_after"] = w.intent.Expires.UTC().Format(time.RFC3339)
 	case scopes.KindSSH:
 		data["ttl"] = seconds(left)
+	case scopes.KindVault:
+		if irrevocable(w.intent) {
+			data["ttl"] = seconds(lifetime(w.intent, left))
+		}
 	}
 	// Copy childClient, which sends no calls itself, so that copying it is safe while other goroutines do the same.
 	client := m.childClient.WithRequestCallbacks(func(r *api.Request) { r.ClientToken = w.token })
@@ -195,11 +206,17 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 	if err == nil {
 		w.mintedSecret, err = decode(w.intent, answer)
 	}
+	if err == nil {
+		err = checkFarSide(w.intent, answer, left)
+	}
 	if says(err, "leased credentials were immediately revoked") {
 		w.unseen = true
 		return fmt.Errorf("%w: it has a lease, and was to have none", broker.ErrMintMismatch)
 	}
 	w.unseen = w.intent.Grant.Leased && w.lease.Lease == "" && errors.Is(err, broker.ErrVaultUnavailable)
+	if irrevocable(w.intent) { // no lease shows whether the other system has made something
+		w.unseen = err != nil && (answer != nil || errors.Is(err, broker.ErrVaultUnavailable))
+	}
 	return err
 }
 
@@ -282,7 +299,7 @@ func decode(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 		return mintedSecret{}, fmt.Errorf("%w: the certificate has no lease: its role needs generate_lease=true", broker.ErrMintMismatch)
 	case intent.Grant.Leased && !leased:
 		return mintedSecret{}, fmt.Errorf("%w: it has no lease, so that nobody could end it", broker.ErrMintMismatch)
-	case leased && !intent.Grant.Leased:
+	case leased && !intent.Grant.Leased && !irrevocable(intent):
 		return mintedSecret{}, fmt.Errorf("%w: it has a lease, and was to have none", broker.ErrMintMismatch)
 	}
 	switch intent.Kind {

@@ -202,6 +202,8 @@ func (d *fieldDiff) credential(a, b scopes.Credential) {
 		d.add("credential.data."+key, a.Data[key], b.Data[key], Changed)
 	}
 	d.add("credential.static", ifSo(a.Static, "true"), ifSo(b.Static, "true"), Changed)
+	d.add("credential.revocable", ifSo(a.Irrevocable, "false"), ifSo(b.Irrevocable, "false"), looser(!a.Irrevocable, !b.Irrevocable))
+	d.longer("credential.min_ttl", a.MinTTL, b.MinTTL)
 	d.add("credential.common_name", a.CommonName, b.CommonName, Changed)
 	d.members("credential.dns_names", a.DNSNames, b.DNSNames)
 	d.add("credential.key", ifSo(a.ServerKey, "server"), ifSo(b.ServerKey, "server"), Changed)

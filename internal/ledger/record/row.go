@@ -25,7 +25,7 @@ const Columns = `
 	coalesce(credential_kind, '') AS credential_kind, coalesce(audience, '') AS audience, coalesce(key_id, '') AS key_id,
 	coalesce(encode(claims_digest, 'hex'), '') AS claims_digest, request_digest,
 	coalesce(idempotency_key, '') AS idempotency_key, coalesce(actor, '') AS actor,
-	coalesce(vault_path, '') AS vault_path, coalesce(vault_accessor, '') AS vault_accessor,
+	leased, static, coalesce(vault_path, '') AS vault_path, coalesce(vault_accessor, '') AS vault_accessor,
 	coalesce(vault_lease, '') AS vault_lease, coalesce(credential_name, '') AS credential_name, secret_digest,
 	coalesce(canonical, '') AS canonical, votes, redemptions, coalesce(redeemed_by::text, '') AS redeemed_by,
 	coalesce(approves::text, '') AS approves, coalesce(remembered::text, '') AS remembered,
@@ -74,6 +74,7 @@ type Row struct {
 	CredentialKind, Audience, KeyID, ClaimsDigest        string
 	VaultPath, VaultAccessor, VaultLease, CredentialName string
 	SecretDigest                                         []byte
+	Leased, Static                                       bool
 }
 
 // PageOf reads records until there are limit of them, or until they fill a page. Some records are a thousand times as large
@@ -127,7 +128,7 @@ func (r *Row) View() (*broker.View, error) {
 		Status: broker.Status(r.Status), StatusDetail: r.StatusDetail, StatusTime: r.StatusTime.UTC(), Expires: Instant(r.ExpiresAt),
 		ApprovalGroup: r.ApprovalGroup, ApprovalQuorum: r.ApprovalQuorum, BreakGlass: r.BreakGlass, Broken: r.Broken,
 		CredentialKind: r.CredentialKind, Audience: r.Audience, KeyID: r.KeyID, ClaimsDigest: r.ClaimsDigest,
-		VaultPath: r.VaultPath, Actor: r.Actor,
+		VaultPath: r.VaultPath, Actor: r.Actor, Leased: r.Leased, Static: r.Static,
 		Canonical: r.Canonical, Votes: r.Votes, Redemptions: r.Redemptions, RedeemedBy: r.RedeemedBy, Approves: r.Approves, Remembered: r.Remembered,
 		Parent: r.Parent,
 		Minted: broker.Minted{
