@@ -11,6 +11,7 @@ import (
 var (
 	SigningInput = signingInput
 	Clip         = clip
+	LifeOfJWT    = lifeOfJWT
 )
 
 // MintGrant mints what an order for this intent would mint. Only broker creates orders, and only for intents that a catalogue can

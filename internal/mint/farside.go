@@ -64,6 +64,17 @@ func checkLife(wanted int, answer *api.Secret) error {
 	return nil
 }
 
+// lostByVault reports whether Vault has refused because it got no answer of AWS, or none that it understood: the codes are those of
+// the client that the engine aws uses.
+func lostByVault(err error) bool {
+	for _, code := range []string{"RequestError", "RequestCanceled", "ResponseTimeout", "SerializationError"} {
+		if says(err, code) {
+			return true
+		}
+	}
+	return false
+}
+
 // life returns the number of seconds for which the other system accepts the credential, as the answer says it: the life of a JWT, the
 // member ttl of the engine aws, or else the life of the lease. The first two come first, because Vault can cap a lease without the
 // other system.

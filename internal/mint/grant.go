@@ -215,7 +215,7 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 	}
 	w.unseen = w.intent.Grant.Leased && w.lease.Lease == "" && errors.Is(err, broker.ErrVaultUnavailable)
 	if irrevocable(w.intent) { // no lease shows whether the other system has made something
-		w.unseen = err != nil && (answer != nil || errors.Is(err, broker.ErrVaultUnavailable))
+		w.unseen = err != nil && (answer != nil || errors.Is(err, broker.ErrVaultUnavailable) || lostByVault(err))
 	}
 	return err
 }
@@ -336,13 +336,13 @@ func decode(intent broker.Intent, answer *api.Secret) (mintedSecret, error) {
 	// else the last part of the lease id. The digest is that of the first usual member for a secret, so that somebody who finds
 	// the secret can look it up. If there is none, the digest is that of all data.
 	case scopes.KindVault:
-		name := firstText(answer.Data, "username", "access_key", "client_id")
+		name := firstText(answer.Data, "username", "access_key", "client_id", "service_account_name")
 		if name == "" && answer.LeaseID != "" {
 			name = path.Base(answer.LeaseID)
 		}
 		var digest [32]byte
 		if !intent.Grant.Static {
-			text := firstText(answer.Data, "password", "secret_key", "client_secret", "private_key_data", "private_key", "token")
+			text := firstText(answer.Data, "password", "secret_key", "client_secret", "private_key_data", "private_key", "token", "service_account_token")
 			if text == "" {
 				all, _ := json.Marshal(answer.Data) // it has come from JSON
 				text = string(all)
