@@ -182,6 +182,9 @@ func (h LiveCredential) irrevocable() bool {
 
 // usableUntil returns until when others may accept a credential that Brevet calls inactive; zero if nobody does.
 func (h LiveCredential) usableUntil() time.Time {
+	if h.Kind == scopes.KindGitHub && (h.Status == StatusUnknown || h.Status == StatusRevoking) {
+		return begun(h.ID).Add(scopes.GitHubTokenLife + time.Minute).UTC() // what GitHub does in any case
+	}
 	ended := h.Status == StatusRevoked || h.Status == StatusReleased
 	lost := h.irrevocable() && (h.Status == StatusUnknown || h.Status == StatusRevoking)
 	if (lost || ended && h.offline()) && h.Expires.After(h.StatusTime) {

@@ -158,8 +158,8 @@ func printUnrevoked(con *console, records []openapi.Issuance, now time.Time) err
 		overdue := spell(max(0, now.Sub(r.StatusAt)).Round(time.Second))
 		kind, name := orDash(r.Credential.Kind), orDash(r.Credential.Name)
 		deadBy := "-"
-		if r.Credential.Kind == scopes.KindGitHub {
-			deadBy = dateTime(r.Time.Add(scopes.GitHubTokenLife + time.Minute))
+		if !r.Credential.UsableUntil.IsZero() {
+			deadBy = dateTime(r.Credential.UsableUntil)
 		}
 		return []any{overdue, deadBy, orDash(r.StatusDetail), orDash(r.EndedBy), kind, name, r.Scope, r.SpiffeID, r.Task, r.ID}
 	})
