@@ -66,7 +66,7 @@ func (p *credentialCache) credential(ctx context.Context, m match) (*held, error
 	if err != nil {
 		return nil, err
 	}
-	if h := s.current.Load(); h != nil && h.ready(p.now()) {
+	if h := s.current.Load(); h != nil && h.ready(p.now()) && !h.spent(p.now()) {
 		return h, nil
 	}
 	select {
@@ -79,16 +79,28 @@ func (p *credentialCache) credential(ctx context.Context, m match) (*held, error
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askWithin)
 	defer cancel()
 	h := s.current.Load()
-	if h == nil {
-		return p.ask(ctx, s, m)
+	if h == nil || h.spent(p.now()) {
+		return p.askStill(ctx, s, m)
 	}
 	switch err := p.still(ctx, h); {
 	case errors.Is(err, errEnded):
-		return p.ask(ctx, s, m)
+		return p.askStill(ctx, s, m)
 	case err != nil:
 		return nil, err
 	}
 	return h, nil
+}
+
+// askStill is ask, and confirms a credential that took long to get: the exchange of its token at another system can take many
+// seconds.
+func (p *credentialCache) askStill(ctx context.Context, s *slot, m match) (*held, error) {
+	h, err := p.ask(ctx, s, m)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askWithin)
+	defer cancel()
+	return h, p.still(ctx, h)
 }
 
 // still returns nil if the credential may be used now, errEnded if it has ended, and an unavailable refusal if Brevet can't
@@ -159,11 +171,18 @@ func (p *credentialCache) ask(ctx context.Context, s *slot, m match) (*held, err
 	if s.pending = answer.Pending; s.pending != nil {
 		return nil, &refusal{code: codePending, pending: s.pending, scopes: []string{m.scope.Name}, after: s.pending.RetryAfter}
 	}
-	h, err := p.gateway.newHeld(answer.Token, m.route.Send, s.key, began)
+	var h *held
+	again := deniedFor
+	if answer.Token.Exchange.As == "" && m.scope.Exchange.As == "" {
+		h, err = p.gateway.newHeld(answer.Token, m.route.Send, s.key, began)
+	} else {
+		h, err = p.gateway.newExchanged(ctx, answer.Token, m, began)
+		again = exchangeFailedFor
+	}
 	s.key, s.csr = secret.Text{}, ""
 	if err != nil {
 		p.release(ctx, answer.Token.ID)
-		s.denied, s.until = err, p.now().Add(deniedFor)
+		s.denied, s.until = err, p.now().Add(again)
 		return nil, err
 	}
 	p.mu.Lock()
@@ -176,6 +195,9 @@ func (p *credentialCache) ask(ctx context.Context, s *slot, m match) (*held, err
 		}
 	}
 	p.mu.Unlock()
+	if !h.renew.IsZero() {
+		p.log.Info("egress token exchanged", "scope", h.scope, "issuance", h.id, "as", answer.Token.Exchange.As, "renew_at", h.renew)
+	}
 	if closed {
 		h.end(errEnded)
 		p.release(ctx, h.id)
@@ -184,6 +206,9 @@ func (p *credentialCache) ask(ctx context.Context, s *slot, m match) (*held, err
 	go func() {
 		defer p.reports.Done()
 		<-h.life.Done()
+		if now := p.now(); h.spent(now) && now.Before(h.ends) { // its result has expired, and its token is of no use
+			p.release(context.Background(), h.id)
+		}
 		p.report(h)
 	}()
 	return h, nil
@@ -247,11 +272,11 @@ func (p *credentialCache) close(ctx context.Context) {
 	released := make(chan struct{})
 	p.mu.Lock()
 	p.released = released
-	all := slices.Collect(maps.Values(p.slots))
+	all, watched := slices.Collect(maps.Values(p.slots)), slices.Clone(p.watched)
 	p.mu.Unlock()
 	var alive []*held
-	for _, s := range all {
-		if h := s.current.Load(); h != nil && h.life.Err() == nil {
+	for _, h := range watched {
+		if h.life.Err() == nil {
 			h.end(errEnded)
 			alive = append(alive, h)
 		}
@@ -282,5 +307,7 @@ func (p *credentialCache) close(ctx context.Context) {
 }
 
 func (p *credentialCache) release(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, reportWithin)
+	defer cancel()
 	_, _ = p.broker.Release(ctx, id) // on failure the credential ends with the task, or expires
 }

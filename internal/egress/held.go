@@ -56,6 +56,10 @@ type held struct {
 	// masked are all spellings of the credential that responses must not contain.
 	masked []secret.Text
 	ends   time.Time
+	// renew is when new calls need another credential, if that is before ends: the result of an exchange expires. beta is a value of
+	// anthropic-beta that calls need.
+	renew time.Time
+	beta  string
 
 	life context.Context //nolint:containedctx // what is done with the credential ends with it
 	end  context.CancelCauseFunc
@@ -72,6 +76,9 @@ type held struct {
 func (h *held) ready(now time.Time) bool {
 	return h.alive(now) && now.Sub(*h.confirmed.Load()) < fresh
 }
+
+// spent reports whether new calls need another credential, although this one is alive.
+func (h *held) spent(now time.Time) bool { return !h.renew.IsZero() && !now.Before(h.renew) }
 
 func (h *held) alive(now time.Time) bool { return h.life.Err() == nil && now.Before(h.ends) }
 
@@ -133,7 +140,7 @@ func (p *credentialCache) inUse() (using []*held, left bool) {
 	defer p.mu.Unlock()
 	now := p.now()
 	p.watched = slices.DeleteFunc(p.watched, func(h *held) bool {
-		if !now.Before(h.ends) {
+		if !now.Before(h.ends) || h.spent(now.Add(-lingers)) && h.users.Load() == 0 {
 			h.end(errEnded)
 		}
 		return h.life.Err() != nil
@@ -167,15 +174,26 @@ func (h *held) use(ctx context.Context) (using context.Context, done func()) {
 	}
 }
 
+// hold returns what the gateway knows of a new credential before it extracts what its rule sends.
+func (g *Gateway) hold(token *client.Token, began time.Time) *held {
+	h := &held{id: token.ID, scope: token.Scope, ends: usableUntil(began, token.TTL)}
+	h.life, h.end = context.WithCancelCause(context.Background())
+	h.confirmed.Store(&began)
+	return h
+}
+
+// usableUntil returns until when new calls use something that lives for a time.
+func usableUntil(from time.Time, life time.Duration) time.Time {
+	if life < 2*margin {
+		return from.Add(life / 2)
+	}
+	return from.Add(life - margin)
+}
+
 // newHeld extracts from a credential what its rule sends. key is the private key of the gateway's own certificate request, if
 // it made one.
 func (g *Gateway) newHeld(token *client.Token, send scopes.Send, key secret.Text, began time.Time) (*held, error) {
-	h := &held{id: token.ID, scope: token.Scope, ends: began.Add(token.TTL - margin)}
-	if token.TTL < 2*margin {
-		h.ends = began.Add(token.TTL / 2)
-	}
-	h.life, h.end = context.WithCancelCause(context.Background())
-	h.confirmed.Store(&began)
+	h := g.hold(token, began)
 	var fits bool
 	switch send.As {
 	case scopes.SendAWS:
@@ -198,11 +216,16 @@ func (h *held) show(token *client.Token, send scopes.Send) bool {
 	if send.Field != "" {
 		text, _ = membersOf(token)[send.Field].(string)
 	}
-	h.user, h.value, h.masked = token.Field("username").Reveal(), secret.New(text), spellings(text)
+	h.user = token.Field("username").Reveal()
+	return h.showText(text, send) && (send.Field != "" || strings.EqualFold(token.Type, "Bearer"))
+}
+
+func (h *held) showText(text string, send scopes.Send) bool {
+	h.value, h.masked = secret.New(text), spellings(text)
 	if send.As == scopes.SendBasic {
 		h.masked = append(h.masked, spellings(base64.StdEncoding.EncodeToString([]byte(send.User+":"+text)))...)
 	}
-	return text != "" && httpguts.ValidHeaderFieldValue(text) && (send.Field != "" || strings.EqualFold(token.Type, "Bearer"))
+	return text != "" && httpguts.ValidHeaderFieldValue(text)
 }
 
 // sign handles an AWS key. The member names are those of Vault's AWS engine.

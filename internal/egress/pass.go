@@ -10,6 +10,7 @@ import (
 	"net/http/httputil"
 	"net/textproto"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -136,6 +137,9 @@ func (p *passage) rewrite(out *http.Request) {
 	maps.DeleteFunc(out.Header, func(name string, _ []string) bool { return !p.match.route.Forwards(name) })
 	out.Trailer = nil
 	out.Header.Set("Accept-Encoding", "identity")
+	if beta := p.held.beta; beta != "" && !slices.ContainsFunc(out.Header[anthropicBeta], func(listed string) bool { return strings.Contains(listed, beta) }) {
+		out.Header.Set(anthropicBeta, strings.Join(append(out.Header[anthropicBeta], beta), ","))
+	}
 	send, value := p.match.route.Send, p.held.value.Reveal()
 	switch send.As {
 	case scopes.SendBasic:

@@ -34,6 +34,7 @@ const (
 	codeUpstream    openapi.ProblemCode = "egress_upstream"
 	codeEnded       openapi.ProblemCode = "egress_ended"
 	codeSigned      openapi.ProblemCode = "egress_signed"
+	codeExchange    openapi.ProblemCode = "egress_exchange"
 )
 
 // words holds the status, title and detail of each code.
@@ -55,6 +56,7 @@ var words = map[openapi.ProblemCode]struct {
 	codeUnfit:       {http.StatusBadGateway, "Unsuitable credential", "The gateway cannot send this credential as the egress rule says: a member of the credential is missing or has an unsuitable value, or the host does not ask for a client certificate. The call was not sent. An admin must correct the catalogue."},
 	codeUpstream:    {http.StatusBadGateway, "No response from the host", "The gateway received no response from the host, or none that it can pass on. The member 'explanation' names the cause if the gateway knows it."},
 	codeEnded:       {http.StatusForbidden, "Credential ended", "The task ended, or the credential was revoked or expired, during the call."},
+	codeExchange:    {http.StatusBadGateway, "No exchange of the token", "The call needs what another system gives for a token of Brevet, and the gateway got nothing there that it can use. The call was not sent. The member 'explanation' names the system and the kind of error; the log of the gateway has the rest."},
 	codeSigned:      {http.StatusBadRequest, "Call signed by the sandbox", "The sandbox itself signed a part of the call, and the gateway cannot replace that signature. The call was not sent. The member 'explanation' says what to change."},
 }
 
