@@ -21,6 +21,12 @@ import (
 // signedAgain signs a call that the host got again with curl, and returns curl's Authorization header.
 func (w *world) signedAgain(t *testing.T, r *http.Request, service string) string {
 	t.Helper()
+	return w.signedWith(t, r, service, awsKey+":"+awsSecret)
+}
+
+// signedWith is signedAgain with another key: its id, a colon and the secret.
+func (w *world) signedWith(t *testing.T, r *http.Request, service, key string) string {
+	t.Helper()
 	_, fields, _ := strings.Cut(r.Header.Get("Authorization"), "SignedHeaders=")
 	fields, _, _ = strings.Cut(fields, ",")
 	path := r.URL.EscapedPath()
@@ -32,7 +38,7 @@ func (w *world) signedAgain(t *testing.T, r *http.Request, service string) strin
 	}
 	args := []string{
 		"-sS", "-k", "--noproxy", "*", "--path-as-is", "-X", r.Method, "--resolve", w.host.name() + ":127.0.0.1",
-		"--aws-sigv4", "aws:amz:eu-central-1:" + service, "-u", awsKey + ":" + awsSecret,
+		"--aws-sigv4", "aws:amz:eu-central-1:" + service, "-u", key,
 	}
 	for field := range strings.SplitSeq(fields, ";") {
 		if field != "host" {

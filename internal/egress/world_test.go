@@ -210,15 +210,23 @@ type world struct {
 
 	front     *front
 	perSecond int
+	now       func() time.Time // of the gateway
+	allow     []netip.Prefix   // networks that the gateway may call
 }
 
 // newWorld returns a world with more scopes added to its catalogue.
 func newWorld(t testing.TB, more ...string) *world {
 	t.Helper()
-	w := &world{host: newHost(t), log: &testkit.Buffer{}, perSecond: 1000}
+	return newWorldWith(t, func(string) string { return strings.Join(more, "") })
+}
+
+// newWorldWith returns a world with more scopes, which may name its host.
+func newWorldWith(t testing.TB, more func(host string) string) *world {
+	t.Helper()
+	w := &world{host: newHost(t), log: &testkit.Buffer{}, perSecond: 1000, now: time.Now, allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}
 	w.front = newFront(t, w.host.TLS.Certificates)
 	catalogue := catalogueFor(w.host.name(), w.server(t), w.front.Addr().(*net.TCPAddr).Port)
-	catalogue[0].Data = append(catalogue[0].Data, strings.Join(more, "")...)
+	catalogue[0].Data = append(catalogue[0].Data, more(w.host.name())...)
 	w.stack = testkit.NewStack(t, testkit.Options{
 		Catalogue: catalogue, Admins: []string{admin}, Auditors: []string{eyes},
 		People: []devstack.DevPerson{{Username: "bob", Name: "Bob", Groups: []string{"oncall"}}},
@@ -252,8 +260,8 @@ func (w *world) open(t testing.TB) {
 	}
 	var err error
 	w.gateway, err = egress.New(egress.Config{
-		Roots: roots, AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, Resolver: names(t),
-		CallsPerSecond: w.perSecond, Log: slog.New(handler), Now: time.Now,
+		Roots: roots, AllowPrivate: w.allow, Resolver: names(t),
+		CallsPerSecond: w.perSecond, Log: slog.New(handler), Now: w.now,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -369,6 +377,12 @@ func usable() map[string]map[string]any {
 	all := map[string]map[string]any{"host.repo.read": {"env": "dev"}}
 	for _, name := range []string{"key", "basic", "query", "bearer", "token", "bound", "lost", "approved", "inner", "rebound", "refused", "login", "nowhere", "secured", "insecure", "s3", "lambda", "client", "server", "stored", "unasked", "agreed", "copy"} {
 		all["host."+name+".use"] = nil
+	}
+	for _, name := range []string{"aws", "google", "impersonated", "azure", "anthropic", "openai"} {
+		all["host.cloud-"+name+".use"] = nil
+	}
+	for _, name := range []string{"inner", "missing", "plain", "name"} {
+		all["host.url-"+name+".use"] = nil
 	}
 	return all
 }
