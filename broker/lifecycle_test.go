@@ -234,7 +234,8 @@ func TestEndTaskByKind(t *testing.T) {
 	f.tape.live = []broker.LiveCredential{
 		{ID: fresh(), Kind: "jwt", Status: broker.StatusIssued, Expires: expires},
 		{ID: fresh(), Kind: "database", Status: broker.StatusIssued, Expires: expires, VaultLease: handle},
-		{ID: fresh(), Kind: "kv", Status: broker.StatusIssued, Expires: expires},
+		{ID: fresh(), Kind: "kv", Status: broker.StatusIssued, Expires: expires, Static: true},
+		{ID: fresh(), Kind: "vault", Status: broker.StatusIssued, Expires: expires}, // neither leased nor static
 		{ID: fresh(), Kind: "pki", Status: broker.StatusIntent, Expires: expires},
 	}
 	receipt, err := f.EndTask(t.Context(), broker.TaskEnd{
@@ -254,6 +255,7 @@ func TestEndTaskByKind(t *testing.T) {
 		"jwt":      "revoked task_ended true ",
 		"database": "revoked task_ended false ",
 		"kv":       "issued  true static",
+		"vault":    "revoked task_ended true ",
 		"pki":      "revoking task_ended false unfinished",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -294,6 +296,7 @@ func TestQuarantineNeedsReach(t *testing.T) {
 
 func TestSweepAdvances(t *testing.T) {
 	handle := broker.VaultLease{Accessor: "a", Lease: "l"}
+	later := newFixture(t).clock.Add(time.Hour)
 	for _, tc := range []struct {
 		name   string
 		held   broker.LiveCredential
@@ -308,6 +311,9 @@ func TestSweepAdvances(t *testing.T) {
 		{"lost with a handle, Vault away", broker.LiveCredential{Status: broker.StatusUnknown, VaultLease: handle}, time.Second, broker.ErrVaultUnavailable, false, []string{"revoke a"}},
 		{"lost without a handle", broker.LiveCredential{Status: broker.StatusUnknown}, time.Minute, nil, false, []string{"settle compensated lost"}},
 		{"lost without a handle, may live", broker.LiveCredential{Status: broker.StatusUnknown}, 40 * time.Second, nil, false, nil},
+		{"irrevocable and never finished (C3 to C5)", broker.LiveCredential{Kind: "vault", Status: broker.StatusIntent, Expires: later}, time.Minute, nil, false, []string{"settle unknown unfinished"}},
+		{"irrevocable and lost, may live", broker.LiveCredential{Kind: "vault", Status: broker.StatusUnknown, Expires: later}, time.Minute, nil, false, nil},
+		{"irrevocable and lost, past its time", broker.LiveCredential{Kind: "vault", Status: broker.StatusUnknown}, time.Minute, nil, false, []string{"settle compensated lost"}},
 		{"revoking (C8)", broker.LiveCredential{Status: broker.StatusRevoking, Detail: "task_ended", VaultLease: handle}, time.Second, nil, false, []string{"revoke a", "settle revoked task_ended"}},
 		{"released", broker.LiveCredential{Status: broker.StatusRevoking, Detail: "released", VaultLease: handle}, time.Second, nil, false, []string{"revoke a", "settle released released"}},
 		{"revoking what may be minted yet", broker.LiveCredential{Status: broker.StatusRevoking, Detail: "task_ended"}, time.Second, nil, false, nil},
@@ -318,7 +324,10 @@ func TestSweepAdvances(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := newFixture(t)
-			tc.held.ID, tc.held.Kind = id(t, tc.age, f.clock), "database"
+			tc.held.ID = id(t, tc.age, f.clock)
+			if tc.held.Kind == "" {
+				tc.held.Kind, tc.held.Leased = "database", true
+			}
 			f.tape.due, f.tape.revokeErr, f.tape.alive = []broker.LiveCredential{tc.held}, tc.revoke, tc.alive
 			f.sweepOnce(t)
 			if diff := cmp.Diff(tc.want, f.tape.events); diff != "" {

@@ -3,6 +3,7 @@ package scopes_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/go-cmp/cmp"
@@ -66,6 +67,16 @@ func TestCredentialsAreRead(t *testing.T) {
 				Data: map[string]string{"role_arn": "arn:aws:iam::12:role/{name}"},
 			},
 			"vault aws/sts/{name}",
+		},
+		{
+			"{kind: vault, method: write, path: 'aws/creds/{name}', revocable: false, min_ttl: 5m}",
+			scopes.Credential{Kind: scopes.KindVault, Method: scopes.MethodWrite, Path: "aws/creds/{name}", Irrevocable: true, MinTTL: 5 * time.Minute},
+			"vault aws/creds/{name} (irrevocable)",
+		},
+		{
+			"{kind: vault, method: read, path: 'nomad/creds/{name}', revocable: true}",
+			scopes.Credential{Kind: scopes.KindVault, Method: scopes.MethodRead, Path: "nomad/creds/{name}"},
+			"vault nomad/creds/{name}",
 		},
 		{
 			"{kind: vault-token, policy: [{path: 'secret/data/{env}', capabilities: [read, list]}, {path: a/+/b*, capabilities: [patch]}]}",
@@ -132,6 +143,13 @@ func TestLoadRefusesCredentials(t *testing.T) {
 		{"{kind: database, mount: database}", "credential of kind database: role is missing; example: {kind: database, mount: database, role: reporting}"},
 		{"{kind: vault, method: read}", "credential of kind vault: path is missing; example: {kind: vault, method: read, path: 'aws/creds/{role}'}"},
 		{"{kind: kv, path: a/b, within_svid: 'yes'}", "credential.within_svid must be true or false"},
+		// What nobody can revoke.
+		{"{kind: vault, method: write, path: a/b, revocable: 7}", "credential.revocable must be true or false"},
+		{"{kind: vault, method: read, path: a/b, revocable: false}", "credential.revocable: false requires method: write, because Brevet sends the lifetime as ttl"},
+		{"{kind: vault, method: write, path: a/b, revocable: false, static: true}", "credential.revocable: false cannot be used with static: true, which is for secrets that do not expire"},
+		{"{kind: vault, method: write, path: a/b, revocable: false, data: {ttl: 15m}}", "credential.data.ttl cannot be used with revocable: false: Brevet sends the granted lifetime as ttl"},
+		{"{kind: vault, method: write, path: a/b, min_ttl: 5m}", "credential.min_ttl requires revocable: false; Brevet can end every other credential earlier"},
+		{"{kind: vault, method: write, path: a/b, revocable: false, min_ttl: 0s}", "credential.min_ttl must be whole seconds from 1s to 24h, such as 90s or 5m"},
 		// Mounts and roles.
 		{"{kind: database, mount: '{env}', role: a}", `credential.mount "{env}" must be letters, digits and . _ - with / between parts, at most 200 bytes, without parameters`},
 		{"{kind: database, mount: /database, role: a}", `credential.mount "/database" must be letters, digits and . _ - with / between parts, at most 200 bytes, without parameters`},

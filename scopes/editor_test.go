@@ -55,7 +55,7 @@ func asEditor(schema *jsonschema.Schema, text string) error {
 // text, or YAML itself.
 var notOfShape = []string{
 	"duplicate scope", "bidi in title", "ttl over a day", "ttl of parts of a second", "ttl upside down", "approval waits too long", "break glass of the same group",
-	"break glass for what is stored", "break glass without a lease",
+	"default shorter than the other system gives", "break glass shorter than the other system gives", "break glass for what is stored", "break glass without a lease",
 	"limit of a moment", "limit over a week", "limit twice", "live limit twice", "audience with fragment", "undeclared placeholder",
 	"resource dot segment", "adjacent placeholders", "int upside down", "pattern that closes our group",
 	"more than an ask may hold", "alias", "merge key", "tag", "second document",

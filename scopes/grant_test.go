@@ -133,6 +133,35 @@ func TestStaticIsExplained(t *testing.T) {
 	}
 }
 
+// A credential that nobody can revoke is granted for as long as the other system gives at least, or not at all.
+func TestIrrevocableCredentialsAreNotGrantedForLess(t *testing.T) {
+	c := vaultWorld(t)
+	request := scopes.Ask{Scope: "aws.keys", TTL: 15 * time.Minute, RequestContext: scopes.RequestContext{Task: "t"}}
+	who := subject(agent)
+	who.Expires = noon.Add(time.Hour)
+	d, err := c.Decide(who, request, noon)
+	want := "Permitted by all. Nobody can revoke the credential: the other system accepts it until it expires."
+	if err != nil || d.Outcome != scopes.Allow || d.Explanation != want {
+		t.Fatalf("got %s, %q and %v", d.Outcome, d.Explanation, err)
+	}
+	if g := d.Grant; g.Leased || g.Static || g.MinTTL != 15*time.Minute || g.Path != "aws/creds/site" || g.Method != scopes.MethodWrite {
+		t.Errorf("got grant %+v", g)
+	}
+	request.TTL -= time.Second
+	bad, ok := errors.AsType[*scopes.InvalidAsk](second(c.Decide(who, request, noon)))
+	if !ok || bad.Error() != "ttl must be at least 15m, the shortest life that the other system gives" {
+		t.Errorf("a shorter TTL: got %v", bad)
+	}
+	request.TTL, who.Expires = 0, noon.Add(15*time.Minute-time.Second)
+	d, err = c.Decide(who, request, noon)
+	if err != nil || d.Outcome != scopes.Deny || d.Reason != scopes.ReasonSVIDExpiring || d.Grant != nil || d.TTL != 0 ||
+		!strings.HasPrefix(d.Explanation, "The SVID expires within 15m, and") {
+		t.Errorf("an SVID that expires earlier: got %s (%s), TTL %s, %q and %v", d.Outcome, d.Reason, d.TTL, d.Explanation, err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
 // I3: within_svid applies however the SVID was presented, with or without mTLS.
 func TestWithinSVID(t *testing.T) {
 	c := vaultWorld(t)

@@ -117,6 +117,16 @@ var mistakes = []mistake{
 		want: "scopes.yaml:17: scope git.issues.write: approval.break_glass cannot be used with a static credential: a break-glass credential ends after 30m, and Brevet cannot revoke a static one",
 	},
 	{
+		name: "default shorter than the other system gives", old: "{kind: jwt, audience: https://mail.example, bind: mtls}",
+		with: "{kind: vault, method: write, path: aws/creds/a, revocable: false, min_ttl: 15m}",
+		want: "scopes.yaml:43: scope mail.read: credential.min_ttl (15m) is longer than ttl.default (10m)",
+	},
+	{
+		name: "break glass shorter than the other system gives", old: "ttl: {default: 5m, max: 15m}\n    approval: {group: oncall}\n    credential: {kind: jwt, audience: https://git.example}",
+		with: "ttl: {default: 1h, max: 1h}\n    approval: {group: oncall, break_glass: leads}\n    credential: {kind: vault, method: write, path: aws/creds/a, revocable: false, min_ttl: 45m}",
+		want: "scopes.yaml:18: scope git.issues.write: credential.min_ttl (45m) is longer than a break-glass credential lives (30m)",
+	},
+	{
 		name: "approval waits too long", old: "expires: 1h", with: "expires: 48h",
 		want: "scopes.yaml:26: scope git.repo.delete: approval.expires must be whole seconds from 1m to 24h, such as 90s or 5m",
 	},

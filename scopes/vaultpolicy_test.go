@@ -56,6 +56,7 @@ func TestVaultPolicies(t *testing.T) {
 		"db.reporting": {"team/database/creds/+", read}, "db.any": {"database/creds/+", read}, "web.cert": {"pki/sign/web", write},
 		"web.full": {"pki/issue/+", write}, "ssh.login": {"ssh/sign/deploy", write}, "kv.agent": {"secret/data/agents/+", read},
 		"aws.creds": {"aws/+/creds/+", read}, "gcp.token": {"gcp/roleset/+/token", write},
+		"aws.keys": {"aws/creds/site", write},
 	} {
 		text := fmt.Sprintf("path %q {\n  capabilities = %s\n}\n", want[0], want[1])
 		if diff := cmp.Diff([]string{text}, byScope[scope]); diff != "" {
@@ -66,8 +67,8 @@ func TestVaultPolicies(t *testing.T) {
 	if got := len(byScope["token.agent"]); got != 12 {
 		t.Errorf("got %d policies for token.agent, want 12", got)
 	}
-	if len(byScope) != 9 || len(world(t).VaultPolicies()) != 0 {
-		t.Errorf("got policies of %d scopes, want 9, and none for JWTs", len(byScope))
+	if len(byScope) != 10 || len(world(t).VaultPolicies()) != 0 {
+		t.Errorf("got policies of %d scopes, want 10, and none for JWTs", len(byScope))
 	}
 }
 

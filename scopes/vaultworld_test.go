@@ -83,6 +83,12 @@ const vaultScopes = `scopes:
       path: 'gcp/roleset/{set}/token'
       data: {purpose: 'urgent={urgent}; set {set}', version: '1'}
       static: true
+  - name: aws.keys
+    title: Keys that nobody can revoke
+    authority: write
+    resource: aws:keys
+    ttl: {default: 20m, max: 1h}
+    credential: {kind: vault, method: write, path: aws/creds/site, revocable: false, min_ttl: 15m, within_svid: true}
   - name: token.agent
     title: Token
     authority: read

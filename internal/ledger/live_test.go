@@ -456,7 +456,7 @@ func TestLiveCredentialHasEveryField(t *testing.T) {
 	want := []broker.LiveCredential{{
 		ID: rec.ID, Subject: sandbox, Task: "task-1", Scope: "git.read", Kind: "database", Status: broker.StatusRevoking,
 		Detail: "because", Actor: out.Actor, StatusTime: out.Time.Truncate(time.Microsecond), Expires: rec.Expires,
-		VaultLease: minted(rec).VaultLease,
+		Leased: true, VaultLease: minted(rec).VaultLease,
 	}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("got %v (-want +got):\n%s", err, diff)
