@@ -412,10 +412,22 @@ func TestUnreachableServerIsToldFromALostAnswer(t *testing.T) {
 			t.Cleanup(cancel)
 			return ctx
 		}, true, 1},
-		"500": {func(t *testing.T, w *world) context.Context { w.hub.Behave(githubapi.Behaviour{Status: 500}); return t.Context() }, true, 0},
-		"503": {func(t *testing.T, w *world) context.Context { w.hub.Behave(githubapi.Behaviour{Status: 503}); return t.Context() }, true, 0},
-		"200": {func(t *testing.T, w *world) context.Context { w.hub.Behave(githubapi.Behaviour{Status: 200}); return t.Context() }, true, 0},
-		"408": {func(t *testing.T, w *world) context.Context { w.hub.Behave(githubapi.Behaviour{Status: 408}); return t.Context() }, true, 0},
+		"500": {func(t *testing.T, w *world) context.Context {
+			w.hub.Behave(githubapi.Behaviour{Status: 500})
+			return t.Context()
+		}, true, 0},
+		"503": {func(t *testing.T, w *world) context.Context {
+			w.hub.Behave(githubapi.Behaviour{Status: 503})
+			return t.Context()
+		}, true, 0},
+		"200": {func(t *testing.T, w *world) context.Context {
+			w.hub.Behave(githubapi.Behaviour{Status: 200})
+			return t.Context()
+		}, true, 0},
+		"408": {func(t *testing.T, w *world) context.Context {
+			w.hub.Behave(githubapi.Behaviour{Status: 408})
+			return t.Context()
+		}, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := start(t)

@@ -80,7 +80,10 @@ func (m *Minter) drawGitHub(ctx context.Context, w *wrapped) error {
 	if failed := m.keepGitHub(ctx, lease, entry); failed != nil {
 		ending, cancel := context.WithTimeout(ctx, gitHubTimeout)
 		defer cancel()
-		return errors.Join(failed, gitHubFailure(app.client.DeleteToken(ending, app.App, token.Secret)))
+		if app.client.DeleteToken(ending, app.App, token.Secret) == nil && m.forgetGitHub(ctx, lease) == nil {
+			w.lease.Lease = ""
+		}
+		return failed
 	}
 	if err != nil {
 		return err

@@ -79,7 +79,7 @@ func (s *Stack) openMinter(t testing.TB, log *slog.Logger) *mint.Minter {
 	}
 	minter, err := mint.Open(t.Context(), mint.Config{
 		GitHub: s.gitHub,
-		Addr: addr, Mount: "transit", SigningKey: a.SigningKey, TokenRole: a.TokenRole, MaxTTL: time.Hour,
+		Addr:   addr, Mount: "transit", SigningKey: a.SigningKey, TokenRole: a.TokenRole, MaxTTL: time.Hour,
 		Now: time.Now, Log: log, Auth: mint.Auth{AppRole: &mint.AppRole{RoleID: a.RoleID, SecretIDFile: a.SecretIDFile}},
 	})
 	if err != nil {
