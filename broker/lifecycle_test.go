@@ -297,6 +297,7 @@ func TestQuarantineNeedsReach(t *testing.T) {
 func TestSweepAdvances(t *testing.T) {
 	handle := broker.VaultLease{Accessor: "a", Lease: "l"}
 	later := newFixture(t).clock.Add(time.Hour)
+	lost, stored := &broker.MayLiveError{Until: later}, broker.VaultLease{Lease: broker.GitHubLease("x")}
 	for _, tc := range []struct {
 		name   string
 		held   broker.LiveCredential
@@ -314,6 +315,14 @@ func TestSweepAdvances(t *testing.T) {
 		{"irrevocable and never finished (C3 to C5)", broker.LiveCredential{Kind: "vault", Status: broker.StatusIntent, Expires: later}, time.Minute, nil, false, []string{"settle unknown unfinished"}},
 		{"irrevocable and lost, may live", broker.LiveCredential{Kind: "vault", Status: broker.StatusUnknown, Expires: later}, time.Minute, nil, false, nil},
 		{"irrevocable and lost, past its time", broker.LiveCredential{Kind: "vault", Status: broker.StatusUnknown}, time.Minute, nil, false, []string{"settle compensated lost"}},
+		{"GitHub was never asked (C2, C3)", broker.LiveCredential{Kind: "github", Status: broker.StatusIntent}, time.Minute, nil, false, []string{"revoke ", "settle compensated unfinished"}},
+		{"GitHub was asked, nobody has the token (C4)", broker.LiveCredential{Kind: "github", Status: broker.StatusIntent}, time.Minute, lost, false, []string{"revoke ", "settle unknown github_unavailable"}},
+		{"GitHub was asked, Vault away", broker.LiveCredential{Kind: "github", Status: broker.StatusIntent}, time.Minute, broker.ErrVaultUnavailable, false, []string{"revoke "}},
+		{"a token of GitHub is lost", broker.LiveCredential{Kind: "github", Status: broker.StatusUnknown}, 50 * time.Minute, lost, false, []string{"revoke "}},
+		{"a token of GitHub is lost and dead", broker.LiveCredential{Kind: "github", Status: broker.StatusUnknown}, time.Hour, nil, false, []string{"revoke ", "settle compensated lost"}},
+		{"a token of GitHub is past its time", broker.LiveCredential{Kind: "github", Status: broker.StatusIssued, VaultLease: stored}, time.Hour, nil, true, []string{"revoke ", "settle expired "}},
+		{"a token of GitHub is past its time, GitHub away", broker.LiveCredential{Kind: "github", Status: broker.StatusIssued, VaultLease: stored}, time.Hour, broker.ErrGitHubUnavailable, true, []string{"revoke "}},
+		{"revoking a token of GitHub that nobody has", broker.LiveCredential{Kind: "github", Status: broker.StatusRevoking, Detail: "task_ended"}, time.Minute, lost, false, []string{"revoke "}},
 		{"revoking (C8)", broker.LiveCredential{Status: broker.StatusRevoking, Detail: "task_ended", VaultLease: handle}, time.Second, nil, false, []string{"revoke a", "settle revoked task_ended"}},
 		{"released", broker.LiveCredential{Status: broker.StatusRevoking, Detail: "released", VaultLease: handle}, time.Second, nil, false, []string{"revoke a", "settle released released"}},
 		{"revoking what may be minted yet", broker.LiveCredential{Status: broker.StatusRevoking, Detail: "task_ended"}, time.Second, nil, false, nil},
