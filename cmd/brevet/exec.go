@@ -115,8 +115,7 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 	if waiting.Err() != nil {
 		return waiting.Err()
 	}
-	environ = append(environ, "BREVET_TASK="+env.Task, "BREVET_DIR="+folder.Path)
-	environ = append(environ, env.Variables()...)
+	environ = env.Environ(append(environ, "BREVET_TASK="+env.Task, "BREVET_DIR="+folder.Path))
 	if c.Egress { // a gateway for the program alone
 		gateway, err := c.gateway(slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -217,7 +216,7 @@ func (c *ExecCmd) credentials(folder *private.Folder) ([]*execenv.Credential, ma
 		case "ttl":
 			last.Ask.TTL, err = time.ParseDuration(w.text)
 		default:
-			err = last.Deliver(w.flag, w.text, folder, os.Getenv("KUBECONFIG"))
+			err = last.Deliver(w.flag, w.text, folder, os.Getenv)
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("--%s: %w", w.flag, err)

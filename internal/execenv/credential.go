@@ -12,6 +12,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,7 +47,10 @@ func (e *Environment) Obtain(ctx context.Context, c *Credential, say func(string
 			e.Used = true
 		}
 	}()
-	if c.inEnv > 0 {
+	if err := e.settle(ctx, c); err != nil {
+		return err
+	}
+	if c.inEnv(c.kind) > 0 {
 		if c.once, err = e.longest(ctx, c.Ask, waiting); err != nil {
 			return err
 		}
@@ -66,6 +72,24 @@ func (e *Environment) Obtain(ctx context.Context, c *Credential, say func(string
 		Failed: func(err error) { say(fmt.Sprintf("was not renewed: %v", err)) },
 	})
 	return errors.Join(err, failed)
+}
+
+// settle finds out the kind of a credential if it depends on that whether the credential is in a variable. If the caller has no
+// such scope, the kind stays unknown, and the request is denied.
+func (e *Environment) settle(ctx context.Context, c *Credential) error {
+	if !slices.ContainsFunc(c.places, func(to *place) bool { return to.env == unlessJWT }) {
+		return nil
+	}
+	offered, err := e.Broker.Scopes(ctx)
+	if err != nil {
+		return fmt.Errorf("reading the scopes: %w", err)
+	}
+	for _, scope := range offered.Scopes {
+		if scope.Name == c.Ask.Scope {
+			c.kind = scope.Credential
+		}
+	}
+	return c.Check()
 }
 
 // longest obtains a credential. If no TTL was given, it asks for the longest; if policy denies that, it asks again with the
@@ -95,15 +119,37 @@ func sameParams(a, b map[string]any) bool {
 	return err == nil && failed == nil && bytes.Equal(first, second)
 }
 
-// Variables returns the variables that lead the program to its credentials.
-func (e *Environment) Variables() []string {
-	var all []string
+// Environ returns the environment of the program: environ without the variables that would lead it to other credentials, and
+// with those that lead it to its own.
+func (e *Environment) Environ(environ []string) []string {
+	var places []*place
 	for _, c := range e.Credentials {
-		for _, to := range c.places {
-			all = append(all, to.variables()...)
+		places = append(places, c.places...)
+	}
+	environ = slices.DeleteFunc(slices.Clone(environ), func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		return slices.ContainsFunc(places, func(to *place) bool {
+			return slices.ContainsFunc(to.hides, func(hidden string) bool { return strings.EqualFold(name, hidden) }) // npm ignores case
+		})
+	})
+	count, settings := 0, []string(nil)
+	for _, pair := range environ {
+		if text, ok := strings.CutPrefix(pair, "GIT_CONFIG_COUNT="); ok {
+			count, _ = strconv.Atoi(text) // git itself refuses what is no number
+			count = max(0, count)
 		}
 	}
-	return all
+	for _, to := range places {
+		environ = append(environ, to.variables()...)
+		for _, setting := range to.git {
+			settings = append(settings, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", count, setting[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", count, setting[1]))
+			count++
+		}
+	}
+	if settings != nil {
+		environ = append(append(environ, settings...), "GIT_CONFIG_COUNT="+strconv.Itoa(count))
+	}
+	return environ
 }
 
 // End removes and releases all credentials. The error says which could not be released; these expire.
@@ -132,7 +178,7 @@ func (e *Environment) End(ctx context.Context) error {
 type Credential struct {
 	Ask    client.Ask
 	places []*place
-	inEnv  int // how many places are environment variables, which cannot change while the program runs
+	kind   string // the kind of the credential, if it matters before there is one
 
 	mu    sync.Mutex
 	ended bool // nothing is delivered any more
@@ -141,9 +187,9 @@ type Credential struct {
 	once *client.Token // the credential that is not renewed
 }
 
-// Deliver adds a place to deliver to. kind is the name of the flag (env, file, socket or for), target its value, and kubeconfig
-// the value of KUBECONFIG.
-func (c *Credential) Deliver(kind, target string, folder *private.Folder, kubeconfig string) (err error) {
+// Deliver adds a place to deliver to. kind is the name of the flag (env, file, socket or for), and target its value. getenv reads
+// the environment.
+func (c *Credential) Deliver(kind, target string, folder *private.Folder, getenv func(string) string) (err error) {
 	var to *place
 	name, of := target, extractField("")
 	if parts := targetField.FindStringSubmatch(target); parts != nil {
@@ -159,16 +205,25 @@ func (c *Credential) Deliver(kind, target string, folder *private.Folder, kubeco
 			err = fmt.Errorf("%q is neither NAME nor NAME=FIELD of a variable", target)
 		}
 		to = variable(name, of)
-		c.inEnv++
 	case "file":
 		to = file(path, of)
 	case "socket":
 		to = socket(path, of)
 	default:
-		to, err = c.newTemplate(target, folder.Path, kubeconfig)
+		to, err = c.newTemplate(target, folder.Path, getenv)
 	}
 	c.places = append(c.places, to)
 	return err
+}
+
+// inEnv returns how many places are variables for a credential of this kind.
+func (c *Credential) inEnv(kind string) (n int) {
+	for _, to := range c.places {
+		if to.env.of(kind) {
+			n++
+		}
+	}
+	return n
 }
 
 // Delivered reports whether the credential goes anywhere.
@@ -176,8 +231,8 @@ func (c *Credential) Delivered() bool { return len(c.places) > 0 }
 
 // Check returns an error if the places exclude each other.
 func (c *Credential) Check() error {
-	if c.inEnv > 0 && c.inEnv < len(c.places) {
-		return errors.New("an environment variable cannot be renewed: use a separate --scope for --env")
+	if n := c.inEnv(c.kind); n > 0 && n < len(c.places) {
+		return errors.New("an environment variable cannot be renewed: use a separate --scope for --env, and for --for openai and anthropic with a key")
 	}
 	return nil
 }

@@ -3,9 +3,11 @@ package execenv
 import (
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -30,6 +32,26 @@ type place struct {
 	variables func() []string
 	// remove deletes what is left of the credential.
 	remove func()
+	// hides are the variables that would lead the program to another credential. It does not get them from its environment.
+	hides []string
+	// git are settings of git, each a key and a value.
+	git [][2]string
+	// env says whether the credential is in a variable, which cannot change while the program runs.
+	env inVariable
+}
+
+// inVariable says when a place is an environment variable.
+type inVariable int
+
+const (
+	never inVariable = iota
+	always
+	unlessJWT // a JWT is in a file, and any other kind in a variable
+)
+
+// of reports whether a credential of this kind is in a variable.
+func (v inVariable) of(kind string) bool {
+	return v == always || v == unlessJWT && kind != "" && kind != kindJWT
 }
 
 // extract returns the part of a credential that a program needs.
@@ -38,19 +60,45 @@ type extract func(token *client.Token) (secret.Text, error)
 // kindJWT is the only kind whose credential is a single word.
 const kindJWT = "jwt"
 
+// membersOf returns the members of a credential that is not a JWT. In a stored secret and an answer of another engine of Vault,
+// they are one level down. A string is its text, and any other value is JSON.
+func membersOf(token *client.Token) map[string]secret.Text {
+	members := map[string]secret.Text{}
+	if token.Kind != "kv" && token.Kind != "vault" {
+		for _, name := range token.Fields() {
+			members[name] = token.Field(name)
+		}
+		return members
+	}
+	var inner map[string]json.RawMessage
+	_ = json.Unmarshal([]byte(token.Field("data").Reveal()), &inner) // what is not an object has no members
+	for name, value := range inner {
+		var text string
+		if err := json.Unmarshal(value, &text); err != nil {
+			text = string(value)
+		}
+		members[name] = secret.New(text)
+	}
+	return members
+}
+
 // extractField returns one field of the credential. If field is empty, it returns the token of a JWT, or any other credential
 // as JSON.
 func extractField(field string) extract {
 	return func(token *client.Token) (secret.Text, error) {
+		members := membersOf(token)
+		text, ok := members[field]
 		switch {
 		case field == "":
 			return token.Secret, nil
 		case slices.Contains(token.Fields(), field):
 			return token.Field(field), nil
+		case ok:
+			return text, nil
 		case token.Kind == kindJWT:
 			return secret.Text{}, fmt.Errorf("%s is a JWT, which has no field %q", token.Scope, field)
 		}
-		return secret.Text{}, fmt.Errorf("%s has no field %q: use one of %s", token.Scope, field, strings.Join(token.Fields(), ", "))
+		return secret.Text{}, fmt.Errorf("%s has no field %q: use one of %s", token.Scope, field, strings.Join(slices.Sorted(maps.Keys(members)), ", "))
 	}
 }
 
@@ -73,6 +121,7 @@ func variable(name string, of extract) *place {
 		},
 		variables: func() []string { return []string{name + "=" + value.Reveal()} },
 		remove:    func() {},
+		env:       always,
 	}
 }
 
@@ -152,23 +201,6 @@ func served(path string, take func(*client.Token) error, answer func(net.Conn), 
 				_ = listener.Close()
 			}
 		},
-	}
-}
-
-// newTemplate returns the place where a well-known program looks for a credential by itself.
-func (c *Credential) newTemplate(program, folder, kubeconfig string) (*place, error) {
-	at := func(name string) string { return filepath.Join(folder, name) }
-	switch program {
-	case "psql":
-		return file(at("pg_service.conf"), pgService, "PGSERVICEFILE="+at("pg_service.conf"), "PGSERVICE=brevet"), nil
-	case "curl":
-		return file(at(".curlrc"), curlConfig, "CURL_HOME="+folder), nil
-	case "kubectl":
-		return newKubeconfig(at("kube-token"), at("kubeconfig"), kubeconfig)
-	case "ssh":
-		return c.newAgent(at("agent.sock"))
-	default:
-		return nil, fmt.Errorf("unknown program %q: use psql, curl, kubectl or ssh, or --env, --file or --socket for other programs", program)
 	}
 }
 
