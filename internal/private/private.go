@@ -113,7 +113,7 @@ func TrustedPath(path string) (bool, error) {
 }
 
 // Resolve returns the path of a file. A name without a slash is in the folder. Any other path must have a parent folder to
-// which nobody else can write.
+// which nobody else can write, and nobody else may be able to put another folder in place of one above it.
 func (f *Folder) Resolve(name string) (string, error) {
 	switch {
 	case name == "" || name == "." || name == ".." || strings.HasSuffix(name, "/"):
@@ -131,6 +131,17 @@ func (f *Folder) Resolve(name string) (string, error) {
 		return "", err
 	case info.Mode().Perm()&0o022 != 0, !Ours(info):
 		return "", fmt.Errorf("other users can write to %s: use a private folder, or a name without a slash", filepath.Dir(path))
+	}
+	folder, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return "", err
+	}
+	for _, way := range []string{path, filepath.Join(folder, filepath.Base(path))} {
+		if trusted, err := TrustedPath(way); err != nil {
+			return "", err
+		} else if !trusted {
+			return "", fmt.Errorf("other users can replace a folder above %s: use a private folder, or a name without a slash", filepath.Dir(path))
+		}
 	}
 	return path, nil
 }
