@@ -36,7 +36,7 @@ type ExecCmd struct {
 	Env    inOrder `help:"Set the credential as this environment variable, which cannot be renewed." placeholder:"NAME[=FIELD]"`
 	File   inOrder `help:"Write the credential to this file: a name in the private folder $BREVET_DIR, or a path." placeholder:"PATH[=FIELD]"`
 	Socket inOrder `help:"Serve the credential on this Unix socket, named as in --file." placeholder:"PATH[=FIELD]"`
-	For    inOrder `help:"Supply the credential in the form that this program expects: psql, curl, kubectl or ssh." placeholder:"PROGRAM"`
+	For    inOrder `help:"Supply the credential in the form that this program expects: psql, curl, kubectl, ssh, aws, google, azure, anthropic, openai, gh[=HOST], docker=[USER@]HOST or npm=HOST[/PATH]. For the last five, =FIELD at the end selects a field. A key for openai or anthropic is a variable, as with --env; a JWT for anthropic is a file." placeholder:"PROGRAM"`
 	Egress bool    `help:"Run a gateway that adds credentials to the program's outgoing calls, so that the program holds none. The gateway uses each --scope without a destination, or by default all scopes."`
 	OutFlags
 	Program []string `arg:"" help:"The program and its arguments, after --." passthrough:""`

@@ -378,7 +378,7 @@ func (s *session) execMistakes(t *testing.T) {
 		{"a folder of somebody else", with(repo, "--file", othersFolder(t)+"/token"), 1, "other users can write"},
 		{"no folder", with(repo, "--file", "/nonexistent/token"), 1, "no such file"},
 		{"a file that is there", with(repo, "--file", there), 1, "already exists"},
-		{"unknown program", with(repo, "--for", "emacs"), 1, "use psql, curl, kubectl or ssh"},
+		{"unknown program", with(repo, "--for", "emacs"), 1, "use psql, curl, kubectl, ssh, aws"},
 		{"a token for psql", with(repo, "--for", "psql"), 1, "not a database login"},
 		{"a login for curl", []string{"--scope", "reports.orders.read", "--for", "curl"}, 1, "use a scope that issues a JWT"},
 		{"a socket's name that is too long", with(repo, "--socket", strings.Repeat("x", 120)), 1, "too long for a socket"},

@@ -16,8 +16,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-// Programs are the programs that credentials can be delivered to, as help texts list them.
-const Programs = "psql, curl, kubectl, ssh, aws, google, azure, anthropic[=FIELD], openai[=FIELD], gh[=HOST[=FIELD]], docker=[USER@]HOST[=FIELD] or npm=HOST[/PATH][=FIELD]"
+// programs are the values of --for, as messages list them.
+const programs = "psql, curl, kubectl, ssh, aws, google, azure, anthropic[=FIELD], openai[=FIELD], gh[=HOST[=FIELD]], docker=[USER@]HOST[=FIELD] or npm=HOST[/PATH][=FIELD]"
 
 // target is the value of --for, split: PROGRAM[=HOST][=FIELD]. Only some programs have a host, and only some a field.
 type target struct{ program, host, field string }
@@ -48,7 +48,7 @@ func parseTarget(text string) (target, error) {
 		to.field = parts[1]
 	}
 	if len(parts) > 2 || !fieldName.MatchString(to.field) {
-		return to, fmt.Errorf("%q is not one of %s", text, Programs)
+		return to, fmt.Errorf("%q is not one of %s", text, programs)
 	}
 	return to, nil
 }
@@ -86,7 +86,7 @@ func (c *Credential) newTemplate(text, folder string, getenv func(string) string
 	case "npm":
 		return forNPM(at("npm"), to)
 	default:
-		return nil, fmt.Errorf("unknown program %q: use %s, or --env, --file or --socket for other programs", text, Programs)
+		return nil, fmt.Errorf("unknown program %q: use %s, or --env, --file or --socket for other programs", text, programs)
 	}
 }
 
