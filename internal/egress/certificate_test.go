@@ -62,6 +62,13 @@ func newGuarded(t testing.TB) *guarded {
 func newGuardedWorld(t testing.TB) (*world, *guarded) {
 	t.Helper()
 	g := newGuarded(t)
+	w := newWorld(t, guardedScopes(g))
+	g.authority.Store(w.clientAuthority(t))
+	return w, g
+}
+
+// guardedScopes returns the scopes for a guarded host.
+func guardedScopes(g *guarded) string {
 	const pki = "kind: pki, mount: pki, role: web, common_name: "
 	scope := func(name, authority, credential, at string) string {
 		return fmt.Sprintf(`  - name: host.%[1]s.use
@@ -73,13 +80,11 @@ func newGuardedWorld(t testing.TB) (*world, *guarded) {
     egress: [{hosts: ['%[4]s'], methods: [GET], paths: ['/%[1]s/**'], send: {as: certificate}}]
 `, name, authority, credential, at)
 	}
-	w := newWorld(t, scope("client", "read", pki+"client.acme.test", g.name())+
-		scope("server", "read", pki+"server.acme.test, key: server", g.name())+
-		scope("stored", "read", "kind: kv, path: secret/data/egress-cert", g.name())+
-		scope("unasked", "read", pki+"unasked.acme.test", g.unasked)+
-		scope("agreed", "write", pki+"agreed.acme.test}\n    approval: {group: oncall", g.name()))
-	g.authority.Store(w.clientAuthority(t))
-	return w, g
+	return scope("client", "read", pki+"client.acme.test", g.name()) +
+		scope("server", "read", pki+"server.acme.test, key: server", g.name()) +
+		scope("stored", "read", "kind: kv, path: secret/data/egress-cert", g.name()) +
+		scope("unasked", "read", pki+"unasked.acme.test", g.unasked) +
+		scope("agreed", "write", pki+"agreed.acme.test}\n    approval: {group: oncall", g.name())
 }
 
 // clientAuthority returns the authority in Vault that signs client certificates.

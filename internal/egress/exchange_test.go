@@ -22,7 +22,7 @@ type abroad struct {
 // cloudScope is the name of the scope for a system.
 func cloudScope(as string) string { return "host.cloud-" + as + ".use" }
 
-func newAbroad(t *testing.T) *abroad {
+func newAbroad(t *testing.T, more ...string) *abroad {
 	t.Helper()
 	a := &abroad{far: newFarSide(t)}
 	var text strings.Builder
@@ -36,7 +36,9 @@ func newAbroad(t *testing.T) *abroad {
     egress: [{hosts: ['HOST'], methods: [GET, POST, PUT], paths: [/cloud/%s/**]%s}]
 `, cloudScope(system.as), a.far.credential(system.as), system.as, system.send)
 	}
-	a.world = newWorldWith(t, func(host string) string { return strings.ReplaceAll(text.String(), "HOST", host) })
+	a.world = newWorldWith(t, func(host string) string {
+		return strings.ReplaceAll(text.String(), "HOST", host) + strings.Join(more, "")
+	})
 	a.far.trust(t, a.stack)
 	a.host.mux.HandleFunc("/cloud/", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Seen", r.Header.Get("Authorization")+r.Header.Get("X-Key")+r.Header.Get("X-Amz-Security-Token"))

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -77,7 +78,10 @@ func memory(t *testing.T, pid int) []byte {
 // A sandbox calls hosts with every credential, and some hosts echo it. Yet the sandbox has no credential in its environment,
 // its files, its memory or its traffic.
 func TestSandboxHoldsNoCredentials(t *testing.T) {
-	w, g := newGuardedWorld(t)
+	g := newGuarded(t)
+	a := newAbroad(t, guardedScopes(g))
+	w := a.world
+	g.authority.Store(w.clientAuthority(t))
 	w.host.mux.HandleFunc("/s3/echo", func(rw http.ResponseWriter, r *http.Request) { _ = json.NewEncoder(rw).Encode(r.Header) })
 	key := w.storeCertificate(t)
 	gateway := w.addr
@@ -88,7 +92,7 @@ func TestSandboxHoldsNoCredentials(t *testing.T) {
 import os, sys, urllib.request
 kept = []
 host = os.environ["HOST"]
-for url in [host + path for path in ["/key/echo", "/basic", "/bearer", "/query", "/token", "/key/away", "/s3/echo"]] + [os.environ["GUARDED"]]:
+for url in [host + path for path in ["/key/echo", "/basic", "/bearer", "/query", "/token", "/key/away", "/s3/echo"] + ["/cloud/" + way + "/x" for way in os.environ["CLOUDS"].split()]] + [os.environ["GUARDED"]]:
     try:
         answer = urllib.request.urlopen(url)
     except Exception as e:
@@ -100,7 +104,7 @@ open("kept", "w").write(repr(kept))
 print("ready", flush=True)
 sys.stdin.read()
 `)
-	cmd.Dir, cmd.Env, cmd.Stderr = b.dir, append(b.environ, "GUARDED="+g.at("/stored/x")), os.Stderr
+	cmd.Dir, cmd.Env, cmd.Stderr = b.dir, append(b.environ, "GUARDED="+g.at("/stored/x"), "CLOUDS=aws google impersonated azure anthropic openai"), os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -131,13 +135,15 @@ sys.stdin.read()
 		t.Fatal(err)
 	}
 	g.one(t)
-	w.finds(t, places, strings.Split(key, "\n")[2]) // all keys begin with the same bytes in the first line
+	a.finds(t, places, strings.Split(key, "\n")[2]) // all keys begin with the same bytes in the first line
 }
 
-// finds searches for every credential that the hosts got. It also searches for a known text in each place, to prove that the
+// finds searches for every credential that the hosts got, and for the tokens that were exchanged and what the other systems gave for
+// them. It also searches for a known text in each place, to prove that the
 // search works.
-func (w *world) finds(t *testing.T, places map[string][]byte, key string) {
+func (w *abroad) finds(t *testing.T, places map[string][]byte, key string) {
 	t.Helper()
+	w.findsNothingAbroad(t, places)
 	secrets := map[string]string{
 		"key": canary, "basic": base64.StdEncoding.EncodeToString([]byte("bot:" + canary)), "certificate's key": key,
 		"id of the AWS key": awsKey, "AWS key": awsSecret, "session": awsSession,
@@ -165,4 +171,20 @@ func (w *world) finds(t *testing.T, places map[string][]byte, key string) {
 		}
 	}
 	t.Logf("searched %d MiB of memory and %d KiB of traffic", len(places["its memory"])>>20, len(places["its traffic"])>>10)
+}
+
+// findsNothingAbroad searches for every token that the far side got, and every secret that it gave.
+func (w *abroad) findsNothingAbroad(t *testing.T, places map[string][]byte) {
+	t.Helper()
+	tokens, results := w.far.secrets()
+	if len(tokens) != len(farSystems) || len(results) != len(farSystems)+3 { // an AWS key has three parts, and one system gives two tokens
+		t.Fatalf("the far side got %d tokens and gave %d secrets", len(tokens), len(results))
+	}
+	for name, content := range places {
+		for _, one := range slices.Concat(tokens, results) {
+			if bytes.Contains(content, []byte(one)) {
+				t.Errorf("%s is in %s", one, name)
+			}
+		}
+	}
 }

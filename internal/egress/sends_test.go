@@ -44,14 +44,21 @@ var sendings = []sending{
 	{"query", oneMember, scopes.SendQuery, ", name: key, field: key", func(r *http.Request) bool { return r.URL.Query().Get("key") == canary }},
 	{"s3", awsMember, scopes.SendAWS, ", service: s3, region: eu-central-1", authorized("AWS4-HMAC-SHA256 Credential=" + awsKey + "/")},
 	{"lambda", awsMember, scopes.SendAWS, ", service: lambda, region: eu-central-1", authorized("AWS4-HMAC-SHA256 Credential=" + awsKey + "/")},
+	// What another system gives in exchange for a token. FAR stands for the exchange with that system.
+	{"exchanged", "FAR:azure", "", "", authorized("Bearer eyJ0.")},
+	{"exchanged-google", "FAR:google", scopes.SendBearer, "", authorized("Bearer ya29.d.")},
+	{"exchanged-bearer", "FAR:anthropic", scopes.SendBearer, "", authorized("Bearer sk-ant-oat01-")},
+	{"exchanged-header", "FAR:openai", scopes.SendHeader, ", name: x-key", func(r *http.Request) bool { return strings.HasPrefix(r.Header.Get("X-Key"), "oai-") }},
+	{"exchanged-s3", "FAR:aws", scopes.SendAWS, ", service: s3, region: eu-central-1", authorized("AWS4-HMAC-SHA256 Credential=ASIA")},
+	{"exchanged-lambda", "FAR:aws", scopes.SendAWS, ", service: lambda, region: eu-central-1", authorized("AWS4-HMAC-SHA256 Credential=ASIA")},
 	{"certificate", "kind: pki, mount: pki, role: web, common_name: row.acme.test", scopes.SendCertificate, "", func(r *http.Request) bool { return serial(r) != "" }},
 }
 
-// wantEverySending fails the test if a catalogue can send a credential in a way that sendings do not contain. It reads the ways
-// from the product's JSON Schema for catalogues.
+// wantEverySending fails the test if a catalogue can send a credential in a way that sendings do not contain, or can name another
+// system that exchanges tokens and is not among them. It reads both from the product's JSON Schema for catalogues.
 func wantEverySending(t *testing.T) {
 	t.Helper()
-	var ways []string
+	var ways, systems []string
 	var walk func(any)
 	walk = func(node any) {
 		switch node := node.(type) {
@@ -62,7 +69,11 @@ func wantEverySending(t *testing.T) {
 		case map[string]any:
 			if as, ok := node["as"].(map[string]any); ok {
 				way, _ := as["const"].(string)
-				ways = append(ways, way)
+				if node["url"] != nil { // the exchange of a token has this key too
+					systems = append(systems, way)
+				} else {
+					ways = append(ways, way)
+				}
 			}
 			for _, one := range node {
 				walk(one)
@@ -74,8 +85,13 @@ func wantEverySending(t *testing.T) {
 		t.Fatal(err)
 	}
 	walk(schema)
-	if !slices.Contains(ways, scopes.SendBearer) {
-		t.Fatalf("the schema of catalogues has the ways %q, want bearer among them", ways)
+	if !slices.Contains(ways, scopes.SendBearer) || !slices.Contains(systems, scopes.ExchangeAWS) {
+		t.Fatalf("the schema of catalogues has the ways %q and the systems %q, want bearer and aws among them", ways, systems)
+	}
+	for _, system := range systems {
+		if !slices.ContainsFunc(sendings, func(s sending) bool { return s.credential == "FAR:"+system }) {
+			t.Errorf("a scope can have exchange: {as: %s}, and no sending has it: add one", system)
+		}
 	}
 	for _, way := range ways {
 		if !slices.ContainsFunc(sendings, func(s sending) bool { return s.as == way }) {
@@ -94,6 +110,7 @@ func newRows(t *testing.T) *rows {
 	t.Helper()
 	wantEverySending(t)
 	r := &rows{plain: [2]*host{newHost(t), newHost(t)}}
+	far := newFarSide(t)
 	first, second := newGuarded(t), newGuarded(t)
 	r.guarded = [2]*host{first.host, second.host}
 	// Only the second rule names headers, and only for its path and its host.
@@ -102,7 +119,7 @@ func newRows(t *testing.T) *rows {
     authority: read
     resource: host:all
     ttl: {default: 5m, max: 15m}
-    credential: {%s}
+    credential: %s
     egress:
       - {hosts: ['%s'], methods: [GET, PUT, POST], paths: [/%[5]s/plain, '/%[5]s/items/*', '/%[5]s/asked/*:get']%[6]s}
       - {hosts: ['%[3]s'], methods: [GET, PUT, POST], paths: [/%[5]s/named], headers: [%[7]s]%[6]s}
@@ -114,10 +131,14 @@ func newRows(t *testing.T) *rows {
 		if s.as != "" {
 			send = ", send: {as: " + s.as + s.with + "}"
 		}
-		hosts := r.of(s)
-		fmt.Fprintf(&text, scope, s.scope(), s.credential, hosts[0].name(), hosts[1].name(), s.name, send, headersOfRules)
+		hosts, credential := r.of(s), "{"+s.credential+"}"
+		if as, ok := strings.CutPrefix(s.credential, "FAR:"); ok {
+			credential = far.credential(as)
+		}
+		fmt.Fprintf(&text, scope, s.scope(), credential, hosts[0].name(), hosts[1].name(), s.name, send, headersOfRules)
 	}
 	r.world = newWorld(t, text.String())
+	far.trust(t, r.stack)
 	authority := r.clientAuthority(t)
 	first.authority.Store(authority)
 	second.authority.Store(authority)
