@@ -196,7 +196,7 @@ func (p *credentialCache) ask(ctx context.Context, s *slot, m match) (*held, err
 	}
 	p.mu.Unlock()
 	if !h.renew.IsZero() {
-		p.log.Info("egress token exchanged", "scope", h.scope, "issuance", h.id, "as", answer.Token.Exchange.As, "renew_at", h.renew)
+		p.log.InfoContext(ctx, "egress token exchanged", "scope", h.scope, "issuance", h.id, "as", answer.Token.Exchange.As, "renew_at", h.renew)
 	}
 	if closed {
 		h.end(errEnded)
@@ -207,7 +207,7 @@ func (p *credentialCache) ask(ctx context.Context, s *slot, m match) (*held, err
 		defer p.reports.Done()
 		<-h.life.Done()
 		if now := p.now(); h.spent(now) && now.Before(h.ends) { // its result has expired, and its token is of no use
-			p.release(context.Background(), h.id)
+			p.release(context.WithoutCancel(ctx), h.id)
 		}
 		p.report(h)
 	}()

@@ -44,10 +44,10 @@ const (
 	// maxTold is how much of another system's error is logged, in bytes.
 	maxTold = 300
 
-	grantTokenExchange = "urn:ietf:params:oauth:grant-type:token-exchange"
-	grantJWTBearer     = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+	grantTokenExchange = "urn:ietf:params:oauth:grant-type:token-exchange" //nolint:gosec // a name, not a secret
+	grantJWTBearer     = "urn:ietf:params:oauth:grant-type:jwt-bearer"     //nolint:gosec // a name, not a secret
 	typeJWT            = "urn:ietf:params:oauth:token-type:jwt"
-	typeAccessToken    = "urn:ietf:params:oauth:token-type:access_token"
+	typeAccessToken    = "urn:ietf:params:oauth:token-type:access_token" //nolint:gosec // a name, not a secret
 	assertionJWT       = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 	googlePlatform     = "https://www.googleapis.com/auth/cloud-platform"
 

@@ -141,14 +141,14 @@ sys.stdin.read()
 // finds searches for every credential that the hosts got, and for the tokens that were exchanged and what the other systems gave for
 // them. It also searches for a known text in each place, to prove that the
 // search works.
-func (w *abroad) finds(t *testing.T, places map[string][]byte, key string) {
+func (a *abroad) finds(t *testing.T, places map[string][]byte, key string) {
 	t.Helper()
-	w.findsNothingAbroad(t, places)
+	a.findsNothingAbroad(t, places)
 	secrets := map[string]string{
 		"key": canary, "basic": base64.StdEncoding.EncodeToString([]byte("bot:" + canary)), "certificate's key": key,
 		"id of the AWS key": awsKey, "AWS key": awsSecret, "session": awsSession,
 	}
-	for _, r := range w.host.taken() {
+	for _, r := range a.host.taken() {
 		if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && r.URL.Path == "/token" {
 			secrets["token"] = token
 		}
@@ -174,9 +174,9 @@ func (w *abroad) finds(t *testing.T, places map[string][]byte, key string) {
 }
 
 // findsNothingAbroad searches for every token that the far side got, and every secret that it gave.
-func (w *abroad) findsNothingAbroad(t *testing.T, places map[string][]byte) {
+func (a *abroad) findsNothingAbroad(t *testing.T, places map[string][]byte) {
 	t.Helper()
-	tokens, results := w.far.secrets()
+	tokens, results := a.far.secrets()
 	if len(tokens) != len(farSystems) || len(results) != len(farSystems)+3 { // an AWS key has three parts, and one system gives two tokens
 		t.Fatalf("the far side got %d tokens and gave %d secrets", len(tokens), len(results))
 	}
