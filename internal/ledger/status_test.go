@@ -74,6 +74,13 @@ func TestStatusCountsTheUnrevoked(t *testing.T) {
 	bring(t, l, "database", []broker.Status{broker.StatusUnknown}, age(broker.UnknownAfter-moment))
 	bring(t, l, "database", []broker.Status{broker.StatusIssued}, age(time.Minute))
 	bring(t, l, "database", []broker.Status{broker.StatusRevoking, broker.StatusRevoked}, age(time.Minute))
+	irrevocable := func(expires time.Time) func(*broker.Record) {
+		return func(rec *broker.Record) {
+			age(broker.UnknownAfter + moment)(rec)
+			rec.Expires = expires
+		}
+	}
+	bring(t, l, "vault", []broker.Status{broker.StatusUnknown}, irrevocable(time.Now().UTC().Add(time.Hour)))
 	if got := status(t, l); got.Unrevoked != 2 {
 		t.Errorf("got %d unrevoked, want 2", got.Unrevoked)
 	}

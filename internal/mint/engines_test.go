@@ -1,11 +1,9 @@
 package mint_test
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/mint"
 	"github.com/brevet-dev/brevet/internal/testkit/clouds"
@@ -32,25 +28,13 @@ type farSides struct {
 
 func withFarSides(t *testing.T) *farSides {
 	t.Helper()
-	f := &farSides{estate: realLive(t), sts: clouds.NewRoleSTS(t, "site"), cluster: clouds.NewKubernetes(t)}
-	f.aws, f.kubernetes = "aws-"+strings.ToLower(t.Name()), "kubernetes-"+strings.ToLower(t.Name())
-	f.write(t, "sys/mounts/"+f.aws, map[string]any{"type": "aws"})
-	f.write(t, f.aws+"/config/root", map[string]any{
-		"access_key": f.sts.KeyID, "secret_key": f.sts.Secret, "region": f.sts.Region,
-		"sts_endpoint": f.sts.URL, "sts_region": f.sts.Region, "max_retries": 0,
-	})
-	f.write(t, f.aws+"/roles/site", map[string]any{"credential_type": "assumed_role", "role_arns": clouds.RoleARN("site"), "max_sts_ttl": "1h"})
+	e := realLive(t)
+	engines := clouds.NewEngines(t, e.root, "-"+strings.ToLower(t.Name()))
+	f := &farSides{estate: e, aws: engines.AWS, kubernetes: engines.Kubernetes, sts: engines.STS, cluster: engines.Cluster}
 	f.write(t, f.aws+"/roles/short", map[string]any{"credential_type": "assumed_role", "role_arns": clouds.RoleARN("site"), "max_sts_ttl": "15m"})
-	f.write(t, "sys/mounts/"+f.kubernetes, map[string]any{"type": "kubernetes"})
-	f.write(t, f.kubernetes+"/config", map[string]any{
-		"kubernetes_host": f.cluster.URL, "kubernetes_ca_cert": f.cluster.CA, "service_account_jwt": f.cluster.VaultToken(), "disable_local_ca_jwt": true,
-	})
-	whole := `{{ printf "v-%s-%s" .DisplayName (random 8) | truncate 62 | lowercase }}`
 	for name, role := range map[string]map[string]any{
-		"pods":     {"kubernetes_role_name": "pod-reader", "name_template": whole},
-		"rules":    {"generated_role_rules": "rules:\n- apiGroups: [\"\"]\n  resources: [pods]\n  verbs: [list]\n", "name_template": whole},
-		"unnamed":  {"kubernetes_role_name": "pod-reader"},
-		"deployer": {"service_account_name": "deployer"},
+		"rules":   {"generated_role_rules": "rules:\n- apiGroups: [\"\"]\n  resources: [pods]\n  verbs: [list]\n", "name_template": clouds.WholeName},
+		"unnamed": {"kubernetes_role_name": "pod-reader"},
 	} {
 		role["allowed_kubernetes_namespaces"] = []string{"shop"}
 		f.write(t, f.kubernetes+"/roles/"+name, role)
@@ -77,27 +61,14 @@ func dataOf(secret map[string]any) map[string]any {
 	return data
 }
 
-// whoami calls AWS with the key of a credential, and returns the status.
-func (f *farSides) whoami(t *testing.T, data map[string]any) int {
+// accepted reports whether AWS accepts the key of a credential.
+func (f *farSides) accepted(t *testing.T, data map[string]any) bool {
 	t.Helper()
-	body := []byte("Action=GetCallerIdentity&Version=" + clouds.STSVersion)
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.sts.URL+"/", bytes.NewReader(body))
+	ok, err := f.sts.Accepts(t.Context(), data["access_key"].(string), data["secret_key"].(string), data["session_token"].(string))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	key := aws.Credentials{
-		AccessKeyID: data["access_key"].(string), SecretAccessKey: data["secret_key"].(string), SessionToken: data["session_token"].(string),
-	}
-	if err := v4.NewSigner().SignHTTP(t.Context(), key, r, fmt.Sprintf("%x", sha256.Sum256(body)), "sts", f.sts.Region, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	return resp.StatusCode
+	return ok
 }
 
 // pods lists the pods of the namespace shop with kubectl.
@@ -131,25 +102,28 @@ func TestKeysOfSTSLiveAsLongAsTheyWereGranted(t *testing.T) {
 			w := f.grant(t, f.aws+"/creds/site", scopes.Grant{MinTTL: 15 * time.Minute})
 			w.grant.Policy = "brevet-scope." + strings.ToLower(strings.Split(t.Name(), "/")[0])
 			began := time.Now()
-			_, minted, secret := f.made(t, w, tc.life)
+			intent, minted, secret := f.made(t, w, tc.life)
 			data := dataOf(secret)
 			if minted.VaultLease != (broker.VaultLease{}) || minted.Name != data["access_key"] || minted.Digest != sha256.Sum256([]byte(data["secret_key"].(string))) {
 				t.Errorf("got %+v, want the name and the digest of the key, and nothing to revoke", minted)
 			}
-			if got := f.whoami(t, data); got != http.StatusOK {
-				t.Errorf("AWS answers %d", got)
+			if !f.accepted(t, data) {
+				t.Error("AWS refuses the key")
 			}
 			sessions := f.sts.Sessions()
 			i := slices.IndexFunc(sessions, func(s clouds.STSSession) bool { return s.KeyID == data["access_key"] })
 			if i < 0 {
 				t.Fatal("AWS does not know the key")
 			}
+			if !strings.Contains(sessions[i].Name, intent.ID) {
+				t.Errorf("AWS calls the session %s, want a name with %s", sessions[i].Name, intent.ID)
+			}
 			if life := sessions[i].Expires.Sub(began); life > tc.most || life < tc.life-5*time.Second {
 				t.Errorf("AWS accepts it for %v, want %v", life, tc.life)
 			}
 			data["secret_key"] = "not the key"
-			if got := f.whoami(t, data); got != http.StatusForbidden {
-				t.Errorf("AWS answers %d to a wrong key", got)
+			if f.accepted(t, data) {
+				t.Error("AWS accepts a wrong key")
 			}
 		})
 	}
@@ -162,8 +136,8 @@ func TestLeasesThatEndNothingAreNotCounted(t *testing.T) {
 	f := withFarSides(t)
 	made := f.write(t, f.aws+"/creds/site", map[string]any{"ttl": "15m"})
 	f.write(t, "sys/leases/revoke-prefix/"+f.aws, map[string]any{"sync": true})
-	if got := f.whoami(t, made); got != http.StatusOK {
-		t.Errorf("AWS answers %d after Vault revoked the lease; this engine can revoke keys now", got)
+	if !f.accepted(t, made) {
+		t.Error("AWS refuses the key after Vault revoked the lease; this engine can revoke keys now")
 	}
 	fixed := map[string]any{"kubernetes_namespace": "shop", "ttl": "10m"}
 	made = f.write(t, f.kubernetes+"/creds/deployer", fixed)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/brevet-dev/brevet/internal/testkit/clouds"
 	"github.com/google/uuid"
 	"github.com/hashicorp/vault/api"
 	"github.com/jackc/pgx/v5"
@@ -26,7 +27,7 @@ const grace = 60 * time.Second
 // row is the current state of one record in the database.
 type row struct {
 	ID, Status, Kind string
-	Leased           bool
+	Leased, Static   bool
 	Accessor, Lease  string
 	Name             string
 	StatusTime       time.Time
@@ -38,6 +39,9 @@ func (r row) begun() time.Time { return begunAt(r.ID) }
 
 // mayLive reports whether a credential of the record may be alive in Vault.
 func (r row) mayLive() bool { return r.Status == "issued" || r.Status == "revoking" }
+
+// irrevocable reports whether another system accepts the credential until it expires, and nobody can end it.
+func (r row) irrevocable() bool { return r.Kind == "vault" && !r.Leased && !r.Static }
 
 func begunAt(id string) time.Time {
 	parsed, err := uuid.Parse(id)
@@ -53,6 +57,8 @@ type inventory struct {
 	vault *api.Client
 	// target is the database that logins are created in.
 	target string
+	// engines are the engines aws and kubernetes.
+	engines *clouds.Engines
 	// since is when the world began. What is older than that belongs to another one.
 	since time.Time
 
@@ -81,7 +87,7 @@ func (e *inventory) rows(ctx context.Context, t testing.TB, subject string) []ro
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	found, err := conn.Query(ctx, `
-		SELECT id::text, status, coalesce(credential_kind, '') AS kind, coalesce(leased, false) AS leased,
+		SELECT id::text, status, coalesce(credential_kind, '') AS kind, coalesce(leased, false) AS leased, static,
 			coalesce(vault_accessor, '') AS accessor, coalesce(vault_lease, '') AS lease,
 			coalesce(credential_name, '') AS name, status_time, expires_at, coalesce(status_detail, '') AS detail
 		FROM issuances WHERE decision = 'allow' AND ($1 = '' OR spiffe_id = $1) ORDER BY entry_index`, subject)
@@ -129,12 +135,36 @@ func (e *inventory) check(t testing.TB) []string {
 			wrong = append(wrong, fmt.Sprintf("certificate %s is valid, its record says %q", cert.name, r.Status))
 		}
 	}
-	return append(wrong, e.checkRows(rows, tokens)...)
+	return slices.Concat(wrong, e.checkFarSides(byID, byName), e.checkRows(rows, tokens))
 }
 
 // judges reports whether a credential is old enough to be judged, and of this world.
 func (e *inventory) judges(l living) bool {
 	return time.Since(l.since) > grace && l.since.After(e.since)
+}
+
+// checkFarSides checks what AWS and the cluster accept. Nobody can end a session of AWS, so that its record has to have its hour, and
+// must not say that it never was or is over.
+func (e *inventory) checkFarSides(byID, byName map[string]row) []string {
+	var wrong []string
+	for _, s := range e.engines.STS.Sessions() {
+		id := issuanceID.FindString(s.Name)
+		r, ok := byID[id]
+		switch {
+		case !e.judges(living{s.Name, id, s.Began}):
+		case !ok || !slices.Contains([]string{"issued", "unknown", "revoked", "released"}, r.Status):
+			wrong = append(wrong, fmt.Sprintf("session %s lives, its record says %q", s.Name, r.Status))
+		case s.Expires.After(r.ExpiresAt.Add(10 * time.Second)):
+			wrong = append(wrong, fmt.Sprintf("session %s lives until %s, its record says %s", s.Name, s.Expires, r.ExpiresAt))
+		}
+	}
+	for _, name := range slices.Concat(e.engines.Cluster.Accounts("shop"), e.engines.Cluster.Bindings("shop")) {
+		id := issuanceID.FindString(name)
+		if r := byName[name]; id != "" && e.judges(living{name, id, begunAt(id)}) && !r.mayLive() {
+			wrong = append(wrong, fmt.Sprintf("service account %s lives, its record says %q", name, byID[id].Status))
+		}
+	}
+	return wrong
 }
 
 func (e *inventory) checkRows(rows []row, tokens []living) []string {
@@ -148,6 +178,7 @@ func (e *inventory) checkRows(rows []row, tokens []living) []string {
 			continue
 		}
 		switch {
+		case r.Status == "unknown" && r.irrevocable() && time.Now().Before(r.ExpiresAt):
 		case r.Status == "intent", r.Status == "unknown", r.Status == "revoking":
 			wrong = append(wrong, fmt.Sprintf("%s is %s for %s", r.ID, r.Status, time.Since(r.StatusTime)))
 		case r.Status == "issued" && r.Leased && !e.wasDelivered(r.ID):

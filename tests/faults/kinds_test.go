@@ -37,7 +37,8 @@ var catalogue = []scopes.File{
 
 // gatedScopes are the same scopes, with approval by a person.
 var gatedScopes = strings.NewReplacer("- name: test.", "- name: gated.",
-	"ttl: {default: 10m, max: 10m}", "ttl: {default: 10m, max: 10m}\n    approval: {group: oncall}").Replace(openScopes)
+	"ttl: {default: 10m, max: 10m}", "ttl: {default: 10m, max: 10m}\n    approval: {group: oncall}",
+	"ttl: {default: 15m, max: 15m}", "ttl: {default: 15m, max: 15m}\n    approval: {group: oncall}").Replace(openScopes)
 
 const openScopes = `
 scopes:
@@ -88,6 +89,18 @@ scopes:
     resource: test:role/{role}
     ttl: {default: 10m, max: 10m}
     credential: {kind: vault, method: read, path: 'database/creds/{role}'}
+  - name: test.aws
+    title: Keys of AWS that nobody can revoke
+    authority: read
+    resource: test:aws
+    ttl: {default: 15m, max: 15m}
+    credential: {kind: vault, method: write, path: aws/creds/site, revocable: false, min_ttl: 15m}
+  - name: test.kubernetes
+    title: A token of a new service account
+    authority: read
+    resource: test:kubernetes
+    ttl: {default: 10m, max: 10m}
+    credential: {kind: vault, method: write, path: kubernetes/creds/pods, data: {kubernetes_namespace: shop, ttl: 10m}}
 `
 
 // kind says how to request one kind of credential, and how to find out whether it works.
@@ -97,6 +110,8 @@ type kind struct {
 	// works reports whether the credential opens its target. It returns an error if it cannot find out. It is nil for a kind that
 	// only expires.
 	works func(ctx context.Context, e *inventory, a answer) (bool, error)
+	// lives is works for a kind that nobody can revoke.
+	lives func(ctx context.Context, e *inventory, a answer) (bool, error)
 }
 
 func (k kind) leased() bool { return k.works != nil }
@@ -126,6 +141,8 @@ var kinds = []kind{
 	{name: "ssh", body: withPublicKey},
 	{name: "kv", body: plain(map[string]any{"name": "researcher"})},
 	{name: "vault", body: plain(map[string]any{"role": "reporting"}), works: dataLoginWorks},
+	{name: "aws", body: plain(nil), lives: keyWorks},
+	{name: "kubernetes", body: plain(nil), works: accountWorks},
 }
 
 func plain(params map[string]any) func() map[string]any {
@@ -231,6 +248,20 @@ func dataLoginWorks(ctx context.Context, e *inventory, a answer) (bool, error) {
 	user, _ := data["username"].(string)
 	password, _ := data["password"].(string)
 	return login(ctx, e.target, user, password)
+}
+
+func keyWorks(ctx context.Context, e *inventory, a answer) (bool, error) {
+	data, _ := a.Credential["data"].(map[string]any)
+	id, _ := data["access_key"].(string)
+	key, _ := data["secret_key"].(string)
+	session, _ := data["session_token"].(string)
+	return e.engines.STS.Accepts(ctx, id, key, session)
+}
+
+func accountWorks(ctx context.Context, e *inventory, a answer) (bool, error) {
+	data, _ := a.Credential["data"].(map[string]any)
+	token, _ := data["service_account_token"].(string)
+	return e.engines.Cluster.Accepts(ctx, token)
 }
 
 // noLogin are the codes that Postgres returns for a login that does not work: invalid_password, also for a role that is gone, and

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -53,6 +54,10 @@ func (w *world) killsUnderLoad(t *testing.T) {
 		fmt.Sprintf("%d credentials of all kinds, %d kills of a replica or of Vault", l.delivered.Load(), l.kills.Load()),
 		fmt.Sprintf("%d delivered without a record", unrecorded), !t.Failed())
 }
+
+// loadKinds are the kinds that live for a minute and that Vault ends even if it was killed while it made them. AWS gives no key for a
+// minute, and Vault can forget a service account: docs/credentials.md.
+var loadKinds = slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool { return k.name == "aws" || k.name == "kubernetes" })
 
 type load struct {
 	*world
@@ -123,7 +128,7 @@ func (l *load) issueAll(t *testing.T) {
 }
 
 func (l *load) issue(ctx context.Context, client *http.Client, n, i int) {
-	k, to := kinds[(n+i)%len(kinds)], l.replica((n+i)%len(l.replicas))
+	k, to := loadKinds[(n+i)%len(loadKinds)], l.replica((n+i)%len(l.replicas))
 	name := fmt.Sprintf("t-%d", i/10)
 	body := k.body()
 	body["scope"], body["task"], body["ttl"] = "test."+k.name, name, 60

@@ -149,6 +149,11 @@ func (w *world) judge(t *testing.T, c crashCase, got answer, rows []row) {
 	if c.leased() {
 		w.judgeLife(t, c, got)
 	}
+	if c.lives != nil { // also after it has been revoked: the record says until when
+		if works, err := c.lives(t.Context(), w.inventory, got); err != nil || !works {
+			t.Errorf("the other system accepts the credential: %t, %v", works, err)
+		}
+	}
 }
 
 // judgeLife uses the delivered credential. It must work unless it was revoked or not renewed, and must stop working after its

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/brevet-dev/brevet/internal/testkit/clouds"
 )
 
 // task is the task of every request here.
@@ -49,6 +50,7 @@ func newWorldOn(t *testing.T, db *testkit.DB) *world {
 	})
 	w.stack = stack
 	w.inventory = &inventory{stack: stack, vault: stack.Vault(t), target: stack.TargetURL(t), delivered: map[string]bool{}, since: time.Now()}
+	w.inventory.engines = clouds.NewEngines(t, w.inventory.vault, "")
 	w.admin = w.client(t, adminID)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
@@ -189,6 +191,7 @@ func (w *world) awaitEnd(t *testing.T, subject string, deadline time.Time, still
 		open := ""
 		for _, r := range rows {
 			switch {
+			case r.Status == "unknown" && r.irrevocable(): // until it expires
 			case r.Status == "intent", r.Status == "unknown", r.Status == "revoking":
 				open = r.Status
 			case r.Status == "issued" && stillOpen(r):
