@@ -145,8 +145,9 @@ func unrevoked(held []LiveCredential, now time.Time) int {
 	n := 0
 	for _, h := range held {
 		switch {
+		case h.Status == StatusUnknown && h.irrevocable() && now.Before(h.Expires): // nobody can do anything about it
 		case h.Status == StatusRevoking && now.Sub(h.StatusTime) > alarmAfter,
-			h.Status == StatusUnknown && now.Sub(begun(h.ID)) > abandoned+alarmAfter && !(h.irrevocable() && now.Before(h.Expires)):
+			h.Status == StatusUnknown && now.Sub(begun(h.ID)) > abandoned+alarmAfter:
 			n++
 		}
 	}

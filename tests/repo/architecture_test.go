@@ -79,6 +79,7 @@ var arrows = map[string][]string{
 	"tests/tamper":                {},
 	"cmd/brevet":                  {"attest", "broker/approval", "client", "internal/app", "internal/audit", "internal/auditsink", "internal/demo", "internal/devstack", "internal/devstack/local", "internal/dpop", "internal/egress", "internal/execenv", "internal/export", "internal/ledger", "internal/ledger/retention", "internal/ledger/snapshot", "internal/login", "internal/mcpserver", "internal/mint", "internal/private", "internal/probe", "internal/safehttp", "internal/safetext", "internal/secret", "internal/wait", "migrations", "openapi", "scopes", "scopes/diff", "scopes/replay"},
 	"internal/testkit/githubapi":  {},
+	"internal/testkit/clouds":     {},
 	"internal/testkit/testscopes": {"scopes"},
 	"examples/sandbox":            {"client"},
 	"examples/resource":           {"resourceserver"},

@@ -24,7 +24,7 @@ func readProto(text []byte) (protoFields, error) {
 			return nil, errProto
 		}
 		text = text[n:]
-		field := int(tag >> 3) //nolint:gosec // tests only
+		field := int(tag >> 3)
 		switch tag & 7 {
 		case 0:
 			fields[field] = append(fields[field], number)
@@ -61,7 +61,7 @@ func (f protoFields) text(field int) string {
 func (f protoFields) number(field int) int64 {
 	if all := f[field]; len(all) > 0 {
 		if n, ok := all[len(all)-1].(uint64); ok {
-			return int64(n) //nolint:gosec // as the format says
+			return int64(n)
 		}
 	}
 	return 0
