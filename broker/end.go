@@ -180,14 +180,23 @@ func (h LiveCredential) irrevocable() bool {
 	return h.Kind == scopes.KindVault && !h.Leased && !h.Static
 }
 
+// unfinished is the detail of a record whose replica died.
+const unfinished = "unfinished"
+
+// mayBeElsewhere reports whether another system may have made an irrevocable credential that was lost. It has not if Vault's answer
+// with the wrapper token was lost, because the call that makes the credential needs that token.
+func (h LiveCredential) mayBeElsewhere() bool {
+	called := h.VaultLease.Accessor != "" || h.Detail == unfinished
+	return h.irrevocable() && (h.Status == StatusUnknown && called || h.Status == StatusRevoking)
+}
+
 // usableUntil returns until when others may accept a credential that Brevet calls inactive; zero if nobody does.
 func (h LiveCredential) usableUntil() time.Time {
 	if h.Kind == scopes.KindGitHub && (h.Status == StatusUnknown || h.Status == StatusRevoking) {
 		return begun(h.ID).Add(scopes.GitHubTokenLife + time.Minute).UTC() // what GitHub does in any case
 	}
 	ended := h.Status == StatusRevoked || h.Status == StatusReleased
-	lost := h.irrevocable() && (h.Status == StatusUnknown || h.Status == StatusRevoking)
-	if (lost || ended && h.offline()) && h.Expires.After(h.StatusTime) {
+	if (h.mayBeElsewhere() || ended && h.offline()) && h.Expires.After(h.StatusTime) {
 		return h.Expires
 	}
 	return time.Time{}
@@ -199,7 +208,7 @@ func (v *View) UsableUntil() time.Time { return liveOfView(v, v.Subject.ID.Strin
 func liveOfView(v *View, subject string) LiveCredential {
 	return LiveCredential{
 		ID: v.ID, Subject: subject, Task: v.Task, Scope: v.Scope, Kind: v.CredentialKind, Leased: v.Leased, Static: v.Static,
-		Status: v.Status, Detail: v.StatusDetail, StatusTime: v.StatusTime, Expires: v.Expires,
+		Status: v.Status, Detail: v.StatusDetail, StatusTime: v.StatusTime, Expires: v.Expires, VaultLease: v.Minted.VaultLease,
 	}
 }
 

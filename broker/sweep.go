@@ -145,7 +145,7 @@ func unrevoked(held []LiveCredential, now time.Time) int {
 	n := 0
 	for _, h := range held {
 		switch {
-		case h.Status == StatusUnknown && h.irrevocable() && now.Before(h.Expires): // nobody can do anything about it
+		case h.Status == StatusUnknown && h.mayBeElsewhere() && now.Before(h.Expires): // nobody can do anything about it
 		case h.Status == StatusRevoking && now.Sub(h.StatusTime) > alarmAfter,
 			h.Status == StatusUnknown && now.Sub(begun(h.ID)) > abandoned+alarmAfter:
 			n++
@@ -201,9 +201,9 @@ func (s *sweeper) advance(ctx context.Context, h LiveCredential) bool {
 	case h.Status == StatusIntent && h.Kind == scopes.KindGitHub:
 		return s.settle(ctx, h)
 	case h.Status == StatusIntent && h.irrevocable() && s.cfg.Now().Before(h.Expires):
-		return s.move(ctx, h, StatusUnknown, "unfinished")
+		return s.move(ctx, h, StatusUnknown, unfinished)
 	case h.Status == StatusIntent:
-		return s.move(ctx, h, StatusCompensated, "unfinished")
+		return s.move(ctx, h, StatusCompensated, unfinished)
 	case h.Status == StatusUnknown:
 		return s.compensate(ctx, h)
 	case h.Status == StatusRevoking:
@@ -226,7 +226,7 @@ func (s *sweeper) settle(ctx context.Context, h LiveCredential) bool {
 		})
 		return err == nil || errors.Is(err, ErrInvalidTransition)
 	}
-	return err == nil && s.move(ctx, h, StatusCompensated, "unfinished")
+	return err == nil && s.move(ctx, h, StatusCompensated, unfinished)
 }
 
 // revokeLease revokes what a record leads to.
@@ -243,11 +243,11 @@ func (s *sweeper) revokeLease(ctx context.Context, h LiveCredential) error {
 // compensate ends whatever a lost mint made. If Vault may have made a lease whose ID is unknown, revoking the token is not
 // enough: Vault ends that lease later, in its own time.
 func (s *sweeper) compensate(ctx context.Context, h LiveCredential) bool {
-	if !h.lease().Empty() && s.revokeLease(ctx, h) != nil {
+	// Another system may accept what was lost until it expires, and the record must not say that it is over.
+	if h.mayBeElsewhere() && s.cfg.Now().Before(h.Expires) {
 		return false
 	}
-	// Another system may accept what was lost until it expires, and the record must not say that it is over.
-	if h.irrevocable() && s.cfg.Now().Before(h.Expires) {
+	if !h.lease().Empty() && s.revokeLease(ctx, h) != nil {
 		return false
 	}
 	confirmed := h.VaultLease.Accessor != "" && h.Kind == scopes.KindVaultToken

@@ -48,7 +48,8 @@ func readSizes(ctx context.Context, conn *pgxpool.Conn, s *broker.LedgerStatus) 
 			WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
 		), (
 			SELECT count(*) FROM issuances WHERE status IN ('unknown', 'revoking')
-				AND NOT (status = 'unknown' AND credential_kind = 'vault' AND NOT leased AND NOT static AND expires_at > now())
+				AND NOT (status = 'unknown' AND credential_kind = 'vault' AND NOT leased AND NOT static AND expires_at > now()
+					AND (vault_accessor IS NOT NULL OR status_detail = 'unfinished'))
 				AND CASE status WHEN 'revoking' THEN status_time < now() - @revoking::interval ELSE time < now() - @unknown::interval END
 		)`, pgx.NamedArgs{"revoking": broker.UnrevokedAfter, "unknown": broker.UnknownAfter}).
 		Scan(&s.Version, &s.Primary, &s.Entries, &s.Bytes, &s.Unrevoked)

@@ -80,7 +80,13 @@ func TestStatusCountsTheUnrevoked(t *testing.T) {
 			rec.Expires = expires
 		}
 	}
-	bring(t, l, "vault", []broker.Status{broker.StatusUnknown}, irrevocable(time.Now().UTC().Add(time.Hour)))
+	lost := testkit.Dynamic("vault", irrevocable(time.Now().UTC().Add(time.Hour)))
+	if _, err := l.Begin(t.Context(), lost); err != nil {
+		t.Fatal(err)
+	}
+	unknown := to(lost, broker.StatusUnknown)
+	unknown.Detail = "unfinished"
+	settle(t, l, unknown)
 	if got := status(t, l); got.Unrevoked != 2 {
 		t.Errorf("got %d unrevoked, want 2", got.Unrevoked)
 	}

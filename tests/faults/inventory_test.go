@@ -43,6 +43,11 @@ func (r row) mayLive() bool { return r.Status == "issued" || r.Status == "revoki
 // irrevocable reports whether another system accepts the credential until it expires, and nobody can end it.
 func (r row) irrevocable() bool { return r.Kind == "vault" && !r.Leased && !r.Static }
 
+// elsewhere reports whether another system may accept a credential that was lost.
+func (r row) elsewhere() bool {
+	return r.irrevocable() && r.Status == "unknown" && time.Now().Before(r.ExpiresAt) && (r.Accessor != "" || r.Detail == "unfinished")
+}
+
 func begunAt(id string) time.Time {
 	parsed, err := uuid.Parse(id)
 	if err != nil {
@@ -178,7 +183,7 @@ func (e *inventory) checkRows(rows []row, tokens []living) []string {
 			continue
 		}
 		switch {
-		case r.Status == "unknown" && r.irrevocable() && time.Now().Before(r.ExpiresAt):
+		case r.elsewhere():
 		case r.Status == "intent", r.Status == "unknown", r.Status == "revoking":
 			wrong = append(wrong, fmt.Sprintf("%s is %s for %s", r.ID, r.Status, time.Since(r.StatusTime)))
 		case r.Status == "issued" && r.Leased && !e.wasDelivered(r.ID):

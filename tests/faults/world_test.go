@@ -191,7 +191,7 @@ func (w *world) awaitEnd(t *testing.T, subject string, deadline time.Time, still
 		open := ""
 		for _, r := range rows {
 			switch {
-			case r.Status == "unknown" && r.irrevocable(): // until it expires
+			case r.elsewhere():
 			case r.Status == "intent", r.Status == "unknown", r.Status == "revoking":
 				open = r.Status
 			case r.Status == "issued" && stillOpen(r):
