@@ -283,7 +283,7 @@ func (c *credentialReader) vault() {
 // revoked (KV engine, version 1). No other kind of credential may use them.
 const (
 	GitHubKeys   = "brevet-github"
-	GitHubTokens = "brevet-github-tokens"
+	GitHubTokens = "brevet-github-tokens" //nolint:gosec // a path
 )
 
 // GitHubTokenLife is how long GitHub accepts an installation access token that nobody revokes.

@@ -29,7 +29,6 @@ type farCall struct {
 // recorded.
 type farSide struct {
 	address, host, ca string
-	npmUser           string
 
 	mu    sync.Mutex
 	calls []farCall

@@ -135,7 +135,7 @@ func forGoogle(dir string) *place {
 		if !strings.HasPrefix(audience, "//iam.googleapis.com/") {
 			return content{}, fmt.Errorf("%s: the audience is not a workload identity provider (//iam.googleapis.com/projects/...)", token.Scope)
 		}
-		file := account{
+		file := account{ //nolint:gosec // no secret
 			Type: "external_account", Audience: audience, TokenType: "urn:ietf:params:oauth:token-type:jwt",
 			TokenURL: cmp.Or(exchange.URL, "https://sts.googleapis.com") + "/v1/token", Source: source{filepath.Join(dir, tokenFile)},
 		}

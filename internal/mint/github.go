@@ -36,7 +36,8 @@ type gitHubEntry struct {
 	Until time.Time `json:"until"`
 }
 
-// drawGitHub asks GitHub for an installation access token. The short-lived token of w can only sign with the App's key.
+// drawGitHub asks GitHub for an installation access token. The token of w can only sign with the App's key. Like that of every leased
+// credential, it ends after UnrenewedLife unless the credential is delivered, which shows the sweeper what nobody has.
 //
 // The entry in Vault comes first. So whoever finds the record of this issuance unfinished learns from Vault whether GitHub was asked,
 // and can end the token once it is stored. Neither the caller's departure nor a slow GitHub interrupts the sequence.
@@ -141,7 +142,7 @@ func unknownApp(name string) error {
 	}
 }
 
-// gitHubSigner signs with the App's key, by the short-lived token of w.
+// gitHubSigner signs with the App's key, by the token of w.
 func (m *Minter) gitHubSigner(w *wrapped) github.Sign {
 	return func(ctx context.Context, input string) (string, error) {
 		const doing = "signing with the key of the GitHub App"

@@ -99,8 +99,8 @@ func TestInstallationTokenIsKeptUntilItIsRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	sum := sha256.Sum256([]byte(parts.Token))
-	want := broker.VaultLease{Lease: broker.GitHubLease(intent.ID)}
-	if got.Minted.VaultLease != want || got.Minted.Digest != sum || got.Minted.Name != base64.StdEncoding.EncodeToString(sum[:]) {
+	want := broker.VaultLease{Accessor: got.Minted.Accessor, Lease: broker.GitHubLease(intent.ID)}
+	if want.Accessor == "" || got.Minted.VaultLease != want || got.Minted.Digest != sum || got.Minted.Name != base64.StdEncoding.EncodeToString(sum[:]) {
 		t.Errorf("for the record: %+v", got.Minted)
 	}
 	if kept := w.kept(t, intent); kept["token"] != parts.Token || kept["app"] != "acme" {

@@ -104,10 +104,11 @@ func readRSA(text secret.Text) (der []byte, bits int, err error) {
 	key, err := x509.ParsePKCS1PrivateKey(block.Bytes)
 	if err != nil {
 		parsed, failed := x509.ParsePKCS8PrivateKey(block.Bytes)
-		isRSA := false
-		if key, isRSA = parsed.(*rsa.PrivateKey); failed != nil || !isRSA {
+		other, isRSA := parsed.(*rsa.PrivateKey)
+		if failed != nil || !isRSA {
 			return nil, 0, fmt.Errorf("%w: it is not an RSA private key", ErrConfig)
 		}
+		key = other
 	}
 	switch bits = key.N.BitLen(); bits {
 	case 2048, 3072, 4096:

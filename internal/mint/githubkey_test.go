@@ -68,7 +68,7 @@ func TestBootstrapImportsKeysOfGitHubApps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	short, err := rsa.GenerateKey(rand.Reader, 1024) //nolint:gosec // it is refused
+	short, err := rsa.GenerateKey(rand.Reader, 1024)
 	if err != nil {
 		t.Fatal(err)
 	}

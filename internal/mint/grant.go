@@ -61,10 +61,7 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 	if err != nil {
 		return broker.Credential{}, m.abandon(ctx, w, err)
 	}
-	switch {
-	case intent.Kind == scopes.KindGitHub:
-		w.lease.Accessor = "" // the token has made its only call, and nothing depends on it
-	case !intent.Grant.Leased:
+	if !intent.Grant.Leased {
 		// The token is of no further use: it has made its only call, or it has a lease that ends nothing and that Vault drops with it.
 		w.lease = broker.VaultLease{}
 	}
@@ -142,11 +139,8 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 	return auth, nil
 }
 
-// once reports whether the token that calls Vault is good for one call: nothing that Vault holds depends on it afterwards. Vault
-// refuses a lease to a token that has no call left.
-func once(intent broker.Intent) bool {
-	return intent.Kind == scopes.KindGitHub || !intent.Grant.Leased && !irrevocable(intent)
-}
+// once reports whether the token that calls Vault is good for one call. Vault refuses a lease to a token that has no call left.
+func once(intent broker.Intent) bool { return !intent.Grant.Leased && !irrevocable(intent) }
 
 // draw makes one call to Vault with the new token, and reads the credential from the answer. For kind vault-token it makes no
 // call: the new token is the credential.

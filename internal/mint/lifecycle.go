@@ -90,14 +90,15 @@ func (m *Minter) confirmGone(ctx context.Context, what held, id string) error {
 
 // Alive reports whether Vault still holds the token or the lease of a credential. See broker.Minter.
 func (m *Minter) Alive(ctx context.Context, h broker.VaultLease) (bool, error) {
+	if h.Accessor != "" {
+		// A token of GitHub counts as alive only as long as its token in Vault, which ends unless the credential is delivered.
+		if alive, err := m.alive(ctx, tokens, h.Accessor); alive || err != nil || isGitHub(h.Lease) {
+			return alive, err
+		}
+	}
 	if isGitHub(h.Lease) {
 		entry, err := m.readGitHub(ctx, h.Lease)
 		return entry != nil, err
-	}
-	if h.Accessor != "" {
-		if alive, err := m.alive(ctx, tokens, h.Accessor); alive || err != nil {
-			return alive, err
-		}
 	}
 	if h.Lease == "" {
 		return false, nil

@@ -2,17 +2,20 @@ package faults_test
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/github"
 	"github.com/brevet-dev/brevet/internal/httpapi"
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/mint"
@@ -43,6 +46,9 @@ type settings struct {
 	TrustDomain  string
 	Chain, Key   []byte // PEM, of the replica's own SVID
 	Admin        string // SPIFFE ID that may revoke
+	// GitHubURL and GitHubRoots lead to the double of GitHub, and GitHubClient is the client id of its App.
+	GitHubURL, GitHubClient string
+	GitHubRoots             []byte // PEM
 }
 
 // serveChild is the main function of the process: it prints its address, and serves until its standard input ends.
@@ -96,10 +102,17 @@ func (s *settings) build(ctx context.Context, log *slog.Logger) (*http.Server, *
 		return nil, nil, nil, err
 	}
 	f := &s.Fault
+	hub, err := url.Parse(s.GitHubURL)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(s.GitHubRoots)
 	minter, err := mint.Open(ctx, mint.Config{
 		Addr: s.VaultAddr, Mount: "transit", SigningKey: s.SigningKey, TokenRole: s.TokenRole, MaxTTL: time.Hour,
 		Now: time.Now, Log: log, Transport: f.transport,
-		Auth: mint.Auth{AppRole: &mint.AppRole{RoleID: s.RoleID, SecretIDFile: s.SecretIDFile}},
+		GitHub: map[string]mint.GitHubApp{testkit.GitHubApp: {App: github.App{ClientID: s.GitHubClient, URL: hub}, Roots: roots}},
+		Auth:   mint.Auth{AppRole: &mint.AppRole{RoleID: s.RoleID, SecretIDFile: s.SecretIDFile}},
 	})
 	if err != nil {
 		return nil, nil, nil, err

@@ -148,7 +148,7 @@ func (m faultyMinter) Renew(ctx context.Context, minted broker.Minted) error {
 	return m.Minter.Renew(ctx, minted)
 }
 
-// transport loses the answers of Vault, or spoils them.
+// transport loses the answers of Vault and of GitHub, or spoils them.
 func (f *fault) transport(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(req *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(req)
@@ -194,12 +194,15 @@ func (c *cutOff) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// answerOf returns the crash point at which the answer to a call to Vault arrives.
+// answerOf returns the crash point at which the answer to a call to Vault or to GitHub arrives.
 func answerOf(req *http.Request) point {
 	path := strings.TrimPrefix(req.URL.Path, "/v1/")
 	switch {
 	case strings.HasPrefix(path, "auth/token/create/"):
 		return wrapperLost
+	// Of the calls for a token of GitHub, only the one to GitHub returns the credential.
+	case strings.HasPrefix(path, "brevet-github"), strings.HasSuffix(path, "/installation/token"):
+		return ""
 	case strings.HasPrefix(path, "auth/"), strings.HasPrefix(path, "sys/"), strings.HasPrefix(path, "transit/keys/"):
 		return ""
 	default:

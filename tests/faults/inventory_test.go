@@ -16,6 +16,7 @@ import (
 
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/internal/testkit/clouds"
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 	"github.com/hashicorp/vault/api"
 	"github.com/jackc/pgx/v5"
@@ -45,7 +46,21 @@ func (r row) irrevocable() bool { return r.Kind == "vault" && !r.Leased && !r.St
 
 // elsewhere reports whether another system may accept a credential that was lost.
 func (r row) elsewhere() bool {
-	return r.irrevocable() && r.Status == "unknown" && time.Now().Before(r.ExpiresAt) && (r.Accessor != "" || r.Detail == "unfinished")
+	return r.lostAtGitHub() || r.irrevocable() && r.Status == "unknown" && time.Now().Before(r.ExpiresAt) && (r.Accessor != "" || r.Detail == "unfinished")
+}
+
+// proof is what shows that the credential is alive: the accessor of its token in Vault, or the hash of its token of GitHub.
+func (r row) proof() string {
+	if r.Kind == scopes.KindGitHub {
+		return r.Name
+	}
+	return r.Accessor
+}
+
+// lostAtGitHub reports whether GitHub may have made a token that nobody has: the record says so for an hour.
+func (r row) lostAtGitHub() bool {
+	return r.Kind == scopes.KindGitHub && (r.Status == "unknown" && r.Lease != "" || r.Status == "revoking" && r.Lease == "") &&
+		time.Since(r.begun()) < time.Hour+2*time.Minute
 }
 
 func begunAt(id string) time.Time {
@@ -62,6 +77,8 @@ type inventory struct {
 	vault *api.Client
 	// target is the database that logins are created in.
 	target string
+	// hub is the double of GitHub.
+	hub *testkit.GitHub
 	// engines are the engines aws and kubernetes.
 	engines *clouds.Engines
 	// since is when the world began. What is older than that belongs to another one.
@@ -140,7 +157,7 @@ func (e *inventory) check(t testing.TB) []string {
 			wrong = append(wrong, fmt.Sprintf("certificate %s is valid, its record says %q", cert.name, r.Status))
 		}
 	}
-	return slices.Concat(wrong, e.checkFarSides(byID, byName), e.checkRows(rows, tokens))
+	return slices.Concat(wrong, e.checkFarSides(byID, byName), e.checkGitHub(rows, byName), e.checkRows(rows, tokens))
 }
 
 // judges reports whether a credential is old enough to be judged, and of this world.
@@ -172,8 +189,37 @@ func (e *inventory) checkFarSides(byID, byName map[string]row) []string {
 	return wrong
 }
 
+// checkGitHub checks that every living token of GitHub has a record that says so. A token that was lost on its way has no name in a
+// record, but a record of its own that says that one may live.
+func (e *inventory) checkGitHub(rows []row, byName map[string]row) []string {
+	var wrong []string
+	unnamed, explained := 0, 0
+	for _, r := range rows {
+		if r.lostAtGitHub() {
+			explained++
+		}
+	}
+	for _, tok := range e.hub.Live() {
+		r, ok := byName[tok.Hashed]
+		switch {
+		case !e.judges(living{tok.Hashed, "", tok.Made}):
+		case !ok:
+			unnamed++
+		case !r.mayLive():
+			wrong = append(wrong, fmt.Sprintf("token %s of GitHub lives, its record says %q", tok.Hashed, r.Status))
+		}
+	}
+	if unnamed > explained {
+		wrong = append(wrong, fmt.Sprintf("%d tokens of GitHub live that no record names, and %d records say that one may", unnamed, explained))
+	}
+	return wrong
+}
+
 func (e *inventory) checkRows(rows []row, tokens []living) []string {
 	alive := map[string]bool{}
+	for _, tok := range e.hub.Live() {
+		alive[tok.Hashed] = true
+	}
 	for _, tok := range tokens {
 		alive[tok.name] = true
 	}
@@ -188,10 +234,10 @@ func (e *inventory) checkRows(rows []row, tokens []living) []string {
 			wrong = append(wrong, fmt.Sprintf("%s is %s for %s", r.ID, r.Status, time.Since(r.StatusTime)))
 		case r.Status == "issued" && r.Leased && !e.wasDelivered(r.ID):
 			wrong = append(wrong, fmt.Sprintf("%s (%s) is issued for %s, alive in Vault: %t, until %s, and was never delivered",
-				r.ID, r.Kind, time.Since(r.StatusTime).Round(time.Second), alive[r.Accessor], r.ExpiresAt.Format(time.TimeOnly)))
+				r.ID, r.Kind, time.Since(r.StatusTime).Round(time.Second), alive[r.proof()], r.ExpiresAt.Format(time.TimeOnly)))
 		case r.Status == "issued" && r.Leased && time.Since(r.ExpiresAt) > grace:
 			wrong = append(wrong, fmt.Sprintf("%s (%s) is past its time and recorded as issued", r.ID, r.Kind))
-		case r.Status == "issued" && r.Leased && time.Now().Before(r.ExpiresAt) && !alive[r.Accessor]:
+		case r.Status == "issued" && r.Leased && time.Now().Before(r.ExpiresAt) && !alive[r.proof()]:
 			wrong = append(wrong, fmt.Sprintf("%s (%s) is recorded as issued and dead in Vault", r.ID, r.Kind))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
@@ -89,6 +90,13 @@ scopes:
     resource: test:role/{role}
     ttl: {default: 10m, max: 10m}
     credential: {kind: vault, method: read, path: 'database/creds/{role}'}
+  - name: test.github
+    title: A token of GitHub
+    authority: read
+    params: {repo: {type: string, pattern: '[a-z]+'}}
+    resource: test:repo/{repo}
+    ttl: {default: 10m, max: 10m}
+    credential: {kind: github, app: acme, installation: 48872301, repositories: ['acme/{repo}'], permissions: {issues: read}}
   - name: test.aws
     title: Keys of AWS that nobody can revoke
     authority: read
@@ -141,6 +149,7 @@ var kinds = []kind{
 	{name: "ssh", body: withPublicKey},
 	{name: "kv", body: plain(map[string]any{"name": "researcher"})},
 	{name: "vault", body: plain(map[string]any{"role": "reporting"}), works: dataLoginWorks},
+	{name: "github", body: plain(map[string]any{"repo": "api"}), works: issuesOpen},
 	{name: "aws", body: plain(nil), lives: keyWorks},
 	{name: "kubernetes", body: plain(nil), works: accountWorks},
 }
@@ -248,6 +257,30 @@ func dataLoginWorks(ctx context.Context, e *inventory, a answer) (bool, error) {
 	user, _ := data["username"].(string)
 	password, _ := data["password"].(string)
 	return login(ctx, e.target, user, password)
+}
+
+func issuesOpen(ctx context.Context, e *inventory, a answer) (bool, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.hub.URL()+"/repos/acme/api/issues", nil)
+	if err != nil {
+		return false, err
+	}
+	req.Header.Set("Authorization", "Bearer "+a.text("token"))
+	req.Header.Set("User-Agent", "faults")
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: e.hub.Roots(), MinVersion: tls.VersionTLS12}}, Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(req)
+	if err != nil {
+		return false, err
+	}
+	_ = resp.Body.Close()
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return true, nil
+	case http.StatusUnauthorized:
+		return false, nil
+	default:
+		return false, fmt.Errorf("GitHub answers %d", resp.StatusCode)
+	}
 }
 
 func keyWorks(ctx context.Context, e *inventory, a answer) (bool, error) {

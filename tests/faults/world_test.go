@@ -45,11 +45,13 @@ func newWorld(t *testing.T) *world {
 func newWorldOn(t *testing.T, db *testkit.DB) *world {
 	t.Helper()
 	w := &world{crowd: make(chan struct{}, 3)}
+	hub := testkit.StartGitHub(t)
 	stack := testkit.NewStack(t, testkit.Options{
-		DB: db, Catalogue: catalogue, Admins: []string{adminID}, People: approvers, Rules: approverRules, OnUnrevoked: func(n int) { w.unrevoked.Store(int64(n)) },
+		GitHub: hub, DB: db, Catalogue: catalogue, Admins: []string{adminID}, People: approvers, Rules: approverRules, OnUnrevoked: func(n int) { w.unrevoked.Store(int64(n)) },
 	})
 	w.stack = stack
 	w.inventory = &inventory{stack: stack, vault: stack.Vault(t), target: stack.TargetURL(t), delivered: map[string]bool{}, since: time.Now()}
+	w.inventory.hub = hub
 	w.inventory.engines = clouds.NewEngines(t, w.inventory.vault, "")
 	w.admin = w.client(t, adminID)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -131,11 +133,16 @@ func (w *world) settings(t *testing.T, f *fault) map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
-	access := s.VaultAccess()
+	access, app := s.VaultAccess(), w.inventory.hub.App()
+	roots, err := os.ReadFile(w.inventory.hub.CAFile())
+	if err != nil {
+		t.Fatal(err)
+	}
 	return map[string]any{
 		"Fault": map[string]any{"Point": f.Point, "Action": f.Action, "Spoils": f.Spoils, "Says": f.Says}, "Database": s.DB.BrokerURL,
 		"VaultAddr": access.Addr, "RoleID": access.RoleID, "SecretIDFile": access.SecretIDFile,
 		"SigningKey": access.SigningKey, "TokenRole": access.TokenRole, "Catalogue": catalogue,
+		"GitHubURL": app.URL.String(), "GitHubClient": app.ClientID, "GitHubRoots": roots,
 		"Bundle": bundle, "TrustDomain": "acme.test", "Chain": chain, "Key": key, "Admin": adminID,
 	}
 }

@@ -155,6 +155,7 @@ func (s *Server) authorize(op operation, q *question) error {
 			q.token, err = s.tokenOf(text)
 		}
 		return err
+	case byToken:
 	}
 	named := q.params["repo"] != ""
 	if q.token, err = s.tokenOf(credentials(q.r)); err != nil {

@@ -135,7 +135,7 @@ func (s *Server) appOf(r *http.Request) (App, error) {
 	if !strings.EqualFold(scheme, "bearer") {
 		return App{}, errNoJWT
 	}
-	signed, err := jose.ParseSigned(text, []jose.SignatureAlgorithm{jose.RS256})
+	signed, err := jose.ParseSignedCompact(text, []jose.SignatureAlgorithm{jose.RS256})
 	if err != nil {
 		return App{}, errNoJWT
 	}
