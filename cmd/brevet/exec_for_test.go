@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -130,7 +131,7 @@ func TestExecFor(t *testing.T) {
 	t.Parallel()
 	far := newFarSide(t)
 	s := forStack{startBriefWith(t, far.forScopes()), far}
-	s.env = append(s.env, "NODE_EXTRA_CA_CERTS="+far.ca, "SSL_CERT_FILE="+far.ca, "AWS_CA_BUNDLE="+far.ca, "NODE_PATH="+sdks(t), "HOME="+t.TempDir())
+	s.env = append(s.env, "NODE_EXTRA_CA_CERTS="+far.ca, "SSL_CERT_FILE="+far.ca, "AWS_CA_BUNDLE="+far.ca, "NODE_PATH="+testkit.SDKs(t), "HOME="+t.TempDir())
 	t.Run("aws", s.forAWS)
 	t.Run("aws keys", s.forAWSKeys)
 	t.Run("google", s.forGoogle)
@@ -464,5 +465,3 @@ func (s forStack) forMistakes(t *testing.T) {
 		})
 	}
 }
-
-func sdks(t *testing.T) string { return "/tmp/execfor-npm/node_modules" }

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -22,15 +23,35 @@ var providerFiles embed.FS
 
 const installTimeout = 5 * time.Minute
 
-// installed returns a folder with the provider and everything that it needs. It installs once for each version of
-// providerFiles: if several test processes find no installation, one installs and the others wait.
+// installed returns a folder with the provider and everything that it needs.
 func installed(ctx context.Context) (string, error) {
-	files, err := fs.Sub(providerFiles, "oidcprovider")
+	return installNPM(ctx, "oidc-provider", providerFiles, "oidcprovider", "package.json", "package-lock.json", "server.mjs", "jose.mjs", "oauthclients.mjs")
+}
+
+// sdkFiles name the official clients of other systems, in exact versions.
+//
+//go:embed sdks/package.json sdks/package-lock.json
+var sdkFiles embed.FS
+
+// SDKs returns a folder node_modules with the official clients of AWS, Google Cloud, Azure, Anthropic, OpenAI and GitHub.
+func SDKs(t testing.TB) string {
+	t.Helper()
+	folder, err := installNPM(t.Context(), "sdks", sdkFiles, "sdks", "package.json", "package-lock.json")
+	if err != nil {
+		t.Fatalf("installing the official clients: %v", err)
+	}
+	return filepath.Join(folder, "node_modules")
+}
+
+// installNPM returns a folder with the given files and the npm packages that they name. It installs once for each version of the
+// files: if several test processes find no installation, one installs and the others wait.
+func installNPM(ctx context.Context, prefix string, from fs.FS, folder string, names ...string) (string, error) {
+	files, err := fs.Sub(from, folder)
 	if err != nil {
 		return "", err
 	}
 	sum := sha256.New()
-	for _, name := range []string{"package.json", "package-lock.json", "server.mjs", "jose.mjs", "oauthclients.mjs"} {
+	for _, name := range names {
 		text, err := fs.ReadFile(files, name)
 		if err != nil {
 			return "", err
@@ -46,7 +67,7 @@ func installed(ctx context.Context) (string, error) {
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		return "", err
 	}
-	target := filepath.Join(cache, "oidc-provider-"+hex.EncodeToString(sum.Sum(nil)[:8]))
+	target := filepath.Join(cache, prefix+"-"+hex.EncodeToString(sum.Sum(nil)[:8]))
 	lock, err := os.OpenFile(target+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return "", err
