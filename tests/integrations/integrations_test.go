@@ -1,0 +1,391 @@
+package integrations_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/testkit/clouds"
+	"github.com/brevet-dev/brevet/internal/testkit/githubapi"
+	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
+)
+
+// The two ways in which a program uses a credential.
+const (
+	own    = "own format"
+	egress = "through egress"
+)
+
+// program is an official client.
+type program struct {
+	name string
+	// system is github, or one of systems. scope is the middle of the scope's name: github.SCOPE.read or cloud.SYSTEM.use.
+	system, scope string
+	run           string   // the command
+	flags         []string // of the own format
+	env           []string
+	// old is the command with the credential that the program had at first, whose files save has kept in $KEPT.
+	save, old string
+	ways      []string
+}
+
+// node runs a script of testdata. Through egress, fetch uses the proxy of the environment.
+func node(script string) string {
+	return `NODE_OPTIONS="${HTTPS_PROXY:+--import file://$DATA/proxy.mjs}" node "$DATA/` + script + `"`
+}
+
+const (
+	tokenFile = `TOKEN_FILE=${TOKEN_FILE:-$BREVET_DIR/token} `
+	curl      = `set -- -s -o body -w '%{http_code}'; [ "$WAY" = egress ] || set -- "$@" -H "Authorization: Bearer $(cat "${TOKEN_FILE:-$BREVET_DIR/token}")"; ` +
+		`code=$(curl "$@" "$GITHUB/repos/acme/$TARGET/issues"); if [ "$code" = 200 ]; then echo "ok $(jq -r '.[].title' body)"; else echo "error $code"; fi`
+	git = `if git clone -q "$GITHUB/acme/$TARGET.git" "clone-$(date +%N)" 2>said; then echo ok; else grep -qiE '403|401|Authentication failed|could not read Username' said && echo "error refused" || { grep -qi 'not found' said && echo "error 404" || { cat said >&2; echo "error other"; }; }; fi`
+	gh  = `if gh api "repos/acme/$TARGET/issues" --jq '.[].title' >out 2>said; then echo "ok $(cat out)"; else echo "error $(sed -nE 's/.*\(HTTP ([0-9]+)\).*/\1/p' said | head -n 1)"; cat said >&2; fi`
+)
+
+func (w *world) programs() []program {
+	both := []string{own, egress}
+	file := []string{"--file", "token=token"}
+	keepToken, withToken := `cp "$BREVET_DIR/token" "$KEPT/token"`, `export TOKEN_FILE="$KEPT/token"; `
+	hub := hostOf(w.github())
+	return []program{
+		{name: "octokit", system: "github", scope: "issues", run: tokenFile + node("octokit.cjs"), flags: file, save: keepToken, old: withToken, ways: both},
+		{name: "octokit graphql", system: "github", scope: "issues", run: tokenFile + node("graphql.cjs"), flags: file, save: keepToken, old: withToken, ways: both},
+		{name: "curl", system: "github", scope: "issues", run: curl, flags: file, save: keepToken, old: withToken, ways: both},
+		// Go programs use no proxy for a host of the loopback address.
+		{name: "gh", system: "github", scope: "issues", run: gh, flags: []string{"--for", "gh=" + hub}, save: `cp -r "$GH_CONFIG_DIR" "$KEPT/gh"`, old: `export GH_CONFIG_DIR="$KEPT/gh"; `, ways: []string{own}},
+		{name: "git", system: "github", scope: "code", run: git, flags: []string{"--for", "gh=" + hub}, save: `cp "$GH_CONFIG_DIR/git-credential" "$KEPT/git"`,
+			old: `export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=credential.helper GIT_CONFIG_VALUE_0="!cat '$KEPT/git' #"; `, ways: both},
+		{name: "aws sdk for javascript", system: "aws", run: node("aws.cjs"), flags: []string{"--for", "aws"}, save: `cp "$AWS_WEB_IDENTITY_TOKEN_FILE" "$KEPT/token"`, old: `export AWS_WEB_IDENTITY_TOKEN_FILE="$KEPT/token"; `, ways: both},
+		{name: "boto3", system: "aws", run: `python3 "$DATA/s3.py"`, ways: []string{egress}},
+		{name: "google-auth-library", system: "google", run: node("google.cjs"), flags: []string{"--for", "google"}, save: `d=$(dirname "$GOOGLE_APPLICATION_CREDENTIALS"); for f in "$d"/*; do sed "s#$d/#$KEPT/#g" "$f" >"$KEPT/$(basename "$f")"; done`,
+			old: `export GOOGLE_APPLICATION_CREDENTIALS="$KEPT/$(basename "$GOOGLE_APPLICATION_CREDENTIALS")"; `, ways: both},
+		{name: "@azure/identity", system: "azure", run: node("azure.cjs"), flags: []string{"--for", "azure"}, save: `cp "$AZURE_FEDERATED_TOKEN_FILE" "$KEPT/token"`, old: `export AZURE_FEDERATED_TOKEN_FILE="$KEPT/token"; `, ways: both},
+		{name: "@anthropic-ai/sdk", system: "anthropic", run: node("anthropic.cjs"), flags: []string{"--for", "anthropic"}, save: `cp "$ANTHROPIC_IDENTITY_TOKEN_FILE" "$KEPT/token"`, old: `export ANTHROPIC_IDENTITY_TOKEN_FILE="$KEPT/token"; `, ways: both},
+		{name: "openai", system: "openai", run: tokenFile + node("openai.cjs"), flags: []string{"--file", "token"}, save: keepToken, old: withToken, ways: both},
+	}
+}
+
+// attempt is one run of a program in one way.
+type attempt struct {
+	*world
+	program
+	way, task string
+}
+
+func (a attempt) github() bool { return a.system == "github" }
+
+// content is what a call returns that works.
+func (a attempt) content() string {
+	if a.name == "git" {
+		return "ok"
+	}
+	return "ok content of a.txt"
+}
+
+// exec runs a script with the credential of a scope, whose name ends in suffix. TARGET is the repository, the bucket or the model.
+func (a attempt) exec(t *testing.T, suffix, script string, env ...string) result {
+	t.Helper()
+	var flags []string
+	target := "site"
+	if a.github() {
+		flags, target = []string{"--scope", "github." + a.scope + "." + suffix, "--param", "repo=api"}, "api"
+	} else {
+		flags = []string{"--scope", "cloud." + a.system + "." + suffix}
+	}
+	if a.way == egress {
+		flags = append([]string{"--egress", "--host-ca", a.roots, "--allow-private", "127.0.0.1/32"}, flags...)
+	} else {
+		flags = append(flags, a.flags...)
+	}
+	if a.way == egress {
+		script = "unset NO_PROXY no_proxy; " + script // the other systems are on localhost
+	}
+	env = append(append([]string{"TARGET=" + target, "KEPT=" + t.TempDir()}, a.env...), env...)
+	if a.way == egress {
+		env = append(env, "WAY=egress")
+	}
+	return a.world.exec(t, a.task, env, flags, script)
+}
+
+// usual is the suffix of the scope that works.
+func (a attempt) usual() string {
+	if a.github() {
+		return "read"
+	}
+	return "use"
+}
+
+// condition is what a row tries. alone means that it changes how another system behaves, so that no other row may run.
+type condition struct {
+	name  string
+	alone bool
+	fits  func(a attempt) bool
+	try   func(t *testing.T, a attempt)
+}
+
+var conditions = []condition{
+	{name: "allowed", try: allowed},
+	{name: "another repository or role", try: elsewhere},
+	{name: "after task end", try: afterTaskEnd},
+	{name: "after TTL", try: afterTTL},
+	{name: "wrong audience", fits: func(a attempt) bool { return !a.github() }, try: wrongAudience},
+	{name: "far side down", alone: true, try: farSideDown},
+	{name: "far side slow", alone: true, try: farSideSlow},
+	{name: "answer lost", alone: true, try: answerLost},
+	// A client that exchanges a token itself takes what it gets.
+	{name: "grant wider than asked", alone: true, fits: func(a attempt) bool { return a.github() || a.system == "aws" && a.way == egress }, try: grantWider},
+}
+
+// TestClients tries each client in each way under each condition.
+func TestClients(t *testing.T) {
+	w := newWorld(t)
+	for _, alone := range []bool{false, true} {
+		t.Run(map[bool]string{false: "side by side", true: "one at a time"}[alone], func(t *testing.T) {
+			for _, p := range w.programs() {
+				for _, way := range p.ways {
+					for _, c := range conditions {
+						name := p.name + "/" + way + "/" + c.name
+						a := attempt{w, p, way, strings.NewReplacer(" ", "-", "/", ".", "@", "").Replace(name)}
+						if c.alone != alone || c.fits != nil && !c.fits(a) {
+							continue
+						}
+						t.Run(name, func(t *testing.T) {
+							if !alone {
+								t.Parallel()
+							}
+							c.try(t, a)
+							a.wantNoSecret(t)
+						})
+					}
+				}
+			}
+		})
+	}
+	w.wantNothingUnrecorded(t)
+}
+
+func allowed(t *testing.T, a attempt) {
+	a.exec(t, a.usual(), a.run).want(t, a.content())
+	if a.github() {
+		a.wantGranted(t)
+	}
+}
+
+// wantGranted checks that the newest token of GitHub had exactly the permission that the scope names, and that it is dead.
+func (a attempt) wantGranted(t *testing.T) {
+	t.Helper()
+	page := a.statuses(t, a.task)
+	if len(page) == 0 || slices.ContainsFunc(page, func(s openapi.Status) bool { return s != openapi.StatusReleased && s != openapi.StatusRevoked }) {
+		t.Errorf("the records say %v", page)
+	}
+}
+
+func elsewhere(t *testing.T, a attempt) {
+	other := map[string]string{"github": "docs", "aws": "other", "google": "other", "azure": "other", "anthropic": "other", "openai": "other"}[a.system]
+	got := a.exec(t, a.usual(), "TARGET="+other+"; export TARGET; "+a.run)
+	switch {
+	case a.name == "octokit graphql": // GraphQL answers 200 with an error
+		got.want(t, "error ...")
+	case a.github(), a.system == "anthropic", a.system == "openai":
+		got.want(t, "error 404")
+	default:
+		got.want(t, "error 403")
+	}
+}
+
+// again is a script that runs a program, waits for the test, and goes on with another script.
+func again(first, then string) string {
+	return first + `; touch "$AGAIN.ready"; while [ ! -e "$AGAIN.go" ]; do sleep 0.05; done; ` + then
+}
+
+// meanwhile runs do while such a script waits.
+func meanwhile(t *testing.T, do func()) (env string) {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "again")
+	ended := t.Context().Done()
+	go func() {
+		for {
+			if _, err := os.Stat(name + ".ready"); err == nil {
+				break
+			}
+			select {
+			case <-ended:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+		do()
+		_ = os.WriteFile(name+".go", nil, 0o600)
+	}()
+	return "AGAIN=" + name
+}
+
+func afterTaskEnd(t *testing.T, a attempt) {
+	suffix := a.usual()
+	if a.way == own && !a.github() {
+		suffix = "brief" // a cloud does not learn that the task has ended: it accepts the token until it expires
+	}
+	env := meanwhile(t, func() {
+		a.endTask(t, a.task)
+		switch {
+		case a.way == own && !a.github():
+			time.Sleep(short + time.Second)
+		case a.way == egress:
+			time.Sleep(time.Second) // within which a gateway refuses
+		}
+	})
+	got := a.exec(t, suffix, again(a.run, a.run), env)
+	switch {
+	case a.github() && a.way == own && a.name != "git":
+		got.want(t, a.content(), "error 401")
+	default:
+		got.want(t, a.content(), "error ...")
+	}
+}
+
+func afterTTL(t *testing.T, a attempt) {
+	if a.way == egress { // the gateway gets the next credential
+		before := a.clouds.Exchanges()
+		a.exec(t, "brief", a.run+`; sleep 5; `+a.run).want(t, a.content(), a.content())
+		if n := len(a.statuses(t, a.task)); n < 2 {
+			t.Errorf("got %d issuances, want a second one", n)
+		}
+		if !a.github() && a.clouds.Exchanges() < before+2 {
+			t.Error("the second token was not exchanged")
+		}
+		return
+	}
+	a.exec(t, "brief", a.save+`; `+a.run+`; sleep 6; `+a.old+a.run).want(t, a.content(), "error ...")
+}
+
+func wrongAudience(t *testing.T, a attempt) {
+	a.exec(t, "wrong", a.run).want(t, "error ...")
+}
+
+func farSideDown(t *testing.T, a attempt) {
+	if a.github() {
+		a.hub.Behave(githubapi.Behaviour{Unreachable: true})
+		defer a.hub.Behave(githubapi.Behaviour{})
+	} else {
+		a.clouds.Fail(clouds.Failure{Down: true})
+		defer a.clouds.Fail(clouds.Failure{})
+	}
+	got := a.exec(t, a.usual(), a.run)
+	a.wantRefusal(t, got, "GitHub unavailable")
+}
+
+// wantRefusal checks what becomes of a program whose credential cannot be issued or exchanged.
+func (a attempt) wantRefusal(t *testing.T, got result, title string) {
+	t.Helper()
+	if a.github() && a.way == own { // without its credential the program does not run
+		if got.failed == nil || got.out != "" || !strings.Contains(got.err, title) {
+			t.Errorf("got %v with %q and %q, want %q", got.failed, got.out, got.err, title)
+		}
+		return
+	}
+	got.want(t, "error ...")
+}
+
+func farSideSlow(t *testing.T, a attempt) {
+	const delay = time.Second
+	if a.github() {
+		a.hub.Behave(githubapi.Behaviour{Delay: delay})
+		defer a.hub.Behave(githubapi.Behaviour{})
+	} else {
+		a.clouds.Fail(clouds.Failure{Delay: delay})
+		defer a.clouds.Fail(clouds.Failure{})
+	}
+	a.exec(t, a.usual(), a.run).want(t, a.content())
+}
+
+// answerLost loses the answer with the first token. What nobody has is recorded, and the next attempt works.
+func answerLost(t *testing.T, a attempt) {
+	if a.github() {
+		a.hub.Behave(githubapi.Behaviour{LoseAnswer: true, For: githubapi.CreatesToken, Times: 1})
+		got := a.exec(t, a.usual(), a.run)
+		a.hub.Behave(githubapi.Behaviour{})
+		a.wantRefusal(t, got, "GitHub unavailable")
+		if got := a.statuses(t, a.task); !slices.Contains(got, openapi.StatusUnknown) {
+			t.Errorf("the records say %v, want one that does not know", got)
+		}
+	} else {
+		a.clouds.Fail(clouds.Failure{Lose: 1})
+		a.exec(t, a.usual(), a.run) // some clients exchange again
+		a.clouds.Fail(clouds.Failure{})
+	}
+	a.exec(t, a.usual(), a.run).want(t, a.content())
+}
+
+func grantWider(t *testing.T, a attempt) {
+	if !a.github() {
+		a.clouds.Fail(clouds.Failure{Other: true})
+		defer a.clouds.Fail(clouds.Failure{})
+		a.exec(t, a.usual(), a.run).want(t, "error ...")
+		return
+	}
+	before := len(a.hub.Live())
+	a.hub.Behave(githubapi.Behaviour{OtherGrant: func(g *githubapi.Grant) { g.Repositories = append(g.Repositories, "acme/docs") }})
+	got := a.exec(t, a.usual(), a.run)
+	a.hub.Behave(githubapi.Behaviour{})
+	a.wantRefusal(t, got, "Credential mismatch")
+	if after := len(a.hub.Live()); after != before {
+		t.Errorf("%d tokens are alive at GitHub, %d before", after, before)
+	}
+}
+
+// wantNoSecret checks that the last program of a gateway got none of the secrets of the other systems.
+func (a attempt) wantNoSecret(t *testing.T) {
+	t.Helper()
+	if a.way == own {
+		return
+	}
+	script := `env; find "$BREVET_DIR" "$HOME" -type f -exec cat {} +`
+	got := a.exec(t, a.usual(), a.run+` >/dev/null 2>&1; `+script)
+	tokens, gave := a.clouds.Secrets()
+	for _, secret := range slices.Concat(tokens, gave) {
+		if strings.Contains(got.out, secret) {
+			t.Error("the program of a gateway finds a secret")
+		}
+	}
+	if strings.Contains(got.out, "ghs_") {
+		t.Error("the program of a gateway finds a token of GitHub")
+	}
+}
+
+// wantNothingUnrecorded checks that each token of GitHub that is alive has a record that says so.
+func (w *world) wantNothingUnrecorded(t *testing.T) {
+	t.Helper()
+	var lost int
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		lost = len(w.hub.Live())
+		if lost == w.unknown(t) || time.Since(began) > 10*time.Second {
+			break
+		}
+	}
+	if known := w.unknown(t); lost != known {
+		t.Errorf("%d tokens are alive at GitHub, and %d records say that one may be", lost, known)
+	}
+}
+
+// unknown counts the records that say that a token of GitHub may be alive.
+func (w *world) unknown(t *testing.T) int {
+	t.Helper()
+	n := 0
+	for _, status := range []openapi.Status{openapi.StatusUnknown, openapi.StatusRevoking, openapi.StatusIssued} {
+		page, err := w.stack.Client(t, auditor).Page(t.Context(), client.Filter{Status: status, Limit: 500})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range page.Issuances {
+			if one.Credential.Kind == scopes.KindGitHub {
+				n++
+			}
+		}
+	}
+	return n
+}
