@@ -25,7 +25,7 @@ type target struct{ program, host, field string }
 // host names, with a port if it is not 443. What passes has no meaning in JSON, YAML, INI files and shells.
 var (
 	hostName  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$`)
-	hostPath  = regexp.MustCompile(`^(/[A-Za-z0-9._~-]+)*$`)
+	hostPath  = regexp.MustCompile(`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*$`)
 	userName  = regexp.MustCompile(`^[A-Za-z0-9._~-]+$`)
 	fieldName = regexp.MustCompile(`^[A-Za-z0-9_.-]*$`)
 )
