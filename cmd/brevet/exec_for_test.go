@@ -216,12 +216,18 @@ func (s forStack) forAWS(t *testing.T) {
 	if err := os.WriteFile(home+"/.aws/credentials", []byte("[default]\naws_access_key_id = OTHER\naws_secret_access_key = other\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	env := other(s, "HOME="+home, "AWS_ACCESS_KEY_ID=OTHER", "AWS_SECRET_ACCESS_KEY=other", "AWS_PROFILE=default")
+	// Versions of boto3 before 1.28 do not know AWS_ENDPOINT_URL_STS, so this one sends its request to the far side by itself.
+	const farBoto3 = `import os, botocore.session
+s = botocore.session.get_session()
+def send(request, **_): request.url = os.environ["FAR"] + "/"
+s.register("before-send.sts.AssumeRoleWithWebIdentity", send)
+print(s.get_credentials().access_key)`
+	env := other(s, "FAR="+s.far.address, "HOME="+home, "AWS_ACCESS_KEY_ID=OTHER", "AWS_SECRET_ACCESS_KEY=other", "AWS_PROFILE=default")
 	got := startExec(t, env, node(`
 		const provider = require("@aws-sdk/credential-providers").fromNodeProviderChain();
 		const first = await provider(); console.log(first.accessKeyId, process.env.AWS_REGION, process.env.AWS_EC2_METADATA_DISABLED);
 		await wait(5); await provider();`)+`
-		python3 -c 'import boto3; print(boto3.Session().get_credentials().access_key)'`,
+		python3 -c '`+farBoto3+`'`,
 		"--task", "t:aws.1", "--scope", "brief.aws.use", "--for", "aws").finish(t)
 	got.want(t, 0, "ASIAFAR eu-central-1 true\nASIAFAR\n")
 	var tokens []string
