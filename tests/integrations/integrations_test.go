@@ -75,6 +75,8 @@ type attempt struct {
 	*world
 	program
 	way, task string
+	// sandbox is its SPIFFE ID, and socket its Workload API. Each attempt has its own, because the rate of one sandbox is limited.
+	sandbox, socket string
 }
 
 func (a attempt) github() bool { return a.system == "github" }
@@ -109,7 +111,7 @@ func (a attempt) exec(t *testing.T, suffix, script string, env ...string) result
 	if a.way == egress {
 		env = append(env, "WAY=egress")
 	}
-	return a.world.exec(t, a.task, env, flags, script)
+	return a.world.exec(t, a.socket, a.task, env, flags, script)
 }
 
 // usual is the suffix of the scope that works.
@@ -150,7 +152,8 @@ func TestClients(t *testing.T) {
 				for _, way := range p.ways {
 					for _, c := range conditions {
 						name := p.name + "/" + way + "/" + c.name
-						a := attempt{w, p, way, strings.NewReplacer(" ", "-", "/", ".", "@", "").Replace(name)}
+						id := strings.NewReplacer(" ", "-", "/", ".", "@", "").Replace(name)
+						a := attempt{world: w, program: p, way: way, task: id, sandbox: agents + id}
 						if c.alone != alone || c.fits != nil && !c.fits(a) {
 							continue
 						}
@@ -158,6 +161,7 @@ func TestClients(t *testing.T) {
 							if !alone {
 								t.Parallel()
 							}
+							a.socket = w.workloadAPI(t, a.sandbox)
 							c.try(t, a)
 							a.wantNoSecret(t)
 						})
@@ -231,7 +235,7 @@ func afterTaskEnd(t *testing.T, a attempt) {
 		suffix = "brief" // a cloud does not learn that the task has ended: it accepts the token until it expires
 	}
 	env := meanwhile(t, func() {
-		a.endTask(t, a.task)
+		a.endTask(t, a.sandbox, a.task)
 		switch {
 		case a.way == own && !a.github():
 			time.Sleep(short + time.Second)

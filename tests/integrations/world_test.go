@@ -27,7 +27,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
 
 const (
-	agent   = "spiffe://acme.test/agents/a"
+	agents  = "spiffe://acme.test/agents/"
 	auditor = "spiffe://acme.test/ops/auditor"
 	// patience bounds one program.
 	patience = 60 * time.Second
@@ -38,8 +38,8 @@ type world struct {
 	stack  *testkit.Stack
 	hub    *testkit.GitHub
 	clouds *clouds.Federation
-	// binary is brevet, sdks the folder of the official clients, data that of the scripts, and socket the sandbox's Workload API.
-	binary, sdks, data, socket string
+	// binary is brevet, sdks the folder of the official clients, and data that of the scripts.
+	binary, sdks, data string
 	// roots is a PEM file with the authorities of all other systems.
 	roots string
 }
@@ -72,14 +72,6 @@ permit (principal in Path::"spiffe://acme.test/agents", action, resource);
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building brevet: %v\n%s", err, out)
 	}
-	endpoint, err := w.stack.Acme.ServeIdentities(filepath.Join(testkit.SocketFolder(t), "agent.sock"), func() []devstack.WorkloadIdentity {
-		return []devstack.WorkloadIdentity{{ID: spiffeid.RequireFromString(agent)}}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = endpoint.Close() })
-	w.socket = endpoint.Addr()
 	var all []byte
 	for _, name := range []string{w.hub.CAFile(), w.clouds.CAFile} {
 		text, err := os.ReadFile(name)
@@ -165,8 +157,21 @@ type result struct {
 	failed   error
 }
 
+// workloadAPI serves the SVIDs of a sandbox, and returns its address.
+func (w *world) workloadAPI(t *testing.T, sandbox string) string {
+	t.Helper()
+	endpoint, err := w.stack.Acme.ServeIdentities(filepath.Join(testkit.SocketFolder(t), "agent.sock"), func() []devstack.WorkloadIdentity {
+		return []devstack.WorkloadIdentity{{ID: spiffeid.RequireFromString(sandbox)}}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = endpoint.Close() })
+	return endpoint.Addr()
+}
+
 // exec runs a shell script as the program of brevet exec, for a task.
-func (w *world) exec(t *testing.T, task string, env, flags []string, script string) result {
+func (w *world) exec(t *testing.T, socket, task string, env, flags []string, script string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -176,7 +181,7 @@ func (w *world) exec(t *testing.T, task string, env, flags []string, script stri
 	cmd.Dir = home
 	cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + home, "SDKS=" + w.sdks, "DATA=" + w.data, "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0",
-		"BREVET_SERVER=" + w.stack.URL, "BREVET_SERVER_ID=spiffe://acme.test/brevet", "SPIFFE_ENDPOINT_SOCKET=" + w.socket,
+		"BREVET_SERVER=" + w.stack.URL, "BREVET_SERVER_ID=spiffe://acme.test/brevet", "SPIFFE_ENDPOINT_SOCKET=" + socket,
 		"GITHUB=" + w.github(), "RESOURCES=" + w.clouds.Resources, "EXCHANGES=" + w.clouds.URL, "GOOGLE_CLOUD_PROJECT=p",
 		"NODE_NO_WARNINGS=1", "GH_PROMPT_DISABLED=1", "GH_NO_UPDATE_NOTIFIER=1", "DEBUG=" + os.Getenv("INTEGRATIONS_DEBUG"),
 		"SSL_CERT_FILE=" + w.roots, "NODE_EXTRA_CA_CERTS=" + w.roots, "GIT_SSL_CAINFO=" + w.roots, "CURL_CA_BUNDLE=" + w.roots, "AWS_CA_BUNDLE=" + w.roots,
@@ -188,6 +193,7 @@ func (w *world) exec(t *testing.T, task string, env, flags []string, script stri
 	if ctx.Err() != nil {
 		t.Errorf("the program does not end within %s:\n%s%s", patience, out.String(), said.String())
 	}
+	t.Logf("it printed %q", strings.TrimSpace(out.String()))
 	return result{strings.TrimSpace(out.String()), said.String(), err}
 }
 
@@ -206,9 +212,9 @@ func (r result) want(t *testing.T, lines ...string) {
 }
 
 // endTask ends a task as its sandbox does.
-func (w *world) endTask(t *testing.T, task string) {
+func (w *world) endTask(t *testing.T, sandbox, task string) {
 	t.Helper()
-	if _, err := w.stack.Client(t, agent).EndTask(t.Context(), task, client.TaskEnd{Reason: "the case is over"}); err != nil {
+	if _, err := w.stack.Client(t, sandbox).EndTask(t.Context(), task, client.TaskEnd{Reason: "the case is over"}); err != nil {
 		t.Errorf("ending the task: %v", err)
 	}
 }
