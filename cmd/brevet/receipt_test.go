@@ -19,6 +19,7 @@ func TestPrintReceipt(t *testing.T) {
 	offline := openapi.Ended{ID: "2", Status: openapi.StatusReleased, Cause: "released", Kind: "jwt", UsableUntil: now.Add(time.Minute)}
 	static := openapi.Ended{ID: "3", Status: openapi.StatusIssued, Kind: "kv", Why: "static"}
 	open := openapi.Ended{ID: "4", Status: openapi.StatusRevoking, Cause: "revoked", Kind: "pki", Why: "vault_unavailable"}
+	lost := openapi.Ended{ID: "5", Status: openapi.StatusUnknown, Kind: "vault", Why: "unfinished", UsableUntil: now.Add(time.Minute)}
 	for name, tc := range map[string]struct {
 		receipt openapi.Receipt
 		code    int
@@ -28,6 +29,7 @@ func TestPrintReceipt(t *testing.T) {
 		"later":    {openapi.Receipt{Time: now.Add(time.Hour)}, 0, []string{"ends at 2030-01-02"}},
 		"all dead": {openapi.Receipt{Time: now, Ended: []openapi.Ended{dead, offline, static}}, 0, []string{"STATUS", "task_ended", `t\u001b[2J`, "accepted offline until", "rotate it where it is stored"}},
 		"one open": {openapi.Receipt{Time: now, Ended: []openapi.Ended{dead, open}}, exitPending, []string{"vault_unavailable", "brevet audit unrevoked"}},
+		"one lost": {openapi.Receipt{Time: now, Ended: []openapi.Ended{lost}}, exitPending, []string{"unfinished, may be accepted until"}},
 		"more":     {openapi.Receipt{Time: now, Ended: []openapi.Ended{dead}, More: true}, exitPending, []string{"list is truncated"}},
 	} {
 		t.Run(name, func(t *testing.T) {

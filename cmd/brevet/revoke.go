@@ -160,6 +160,8 @@ func printReceipt(con *console, receipt openapi.Receipt, now time.Time) error {
 			switch {
 			case e.Why == whyStatic:
 				note = "static: rotate it where it is stored"
+			case e.Why != "" && !e.UsableUntil.IsZero():
+				note += ", may be accepted until " + e.UsableUntil.Local().Format(time.TimeOnly)
 			case e.Why == "" && !e.UsableUntil.IsZero():
 				note = "accepted offline until " + e.UsableUntil.Local().Format(time.TimeOnly)
 			}
