@@ -136,6 +136,7 @@ func TestOutcomesAreReadBack(t *testing.T) {
 	settle(t, l, to(token, broker.StatusIssued))
 	view := get(t, l, token.ID)
 	want := viewOf(token, 0)
+	want.Leased = true
 	want.Status, want.StatusTime, want.Minted = broker.StatusIssued, to(token, "").Time.Truncate(time.Microsecond), *minted(token)
 	if diff := cmp.Diff(want, *view, sameView); diff != "" {
 		t.Errorf("issued (-want +got):\n%s", diff)

@@ -30,7 +30,7 @@ var crashes = []Mutant{
 	{
 		Claim: "C3", Breaks: "leaves a request that was begun and never finished",
 		File: "broker/sweep.go",
-		Old:  "return s.move(ctx, h, StatusCompensated, \"unfinished\")", New: "return false",
+		Old:  "return s.move(ctx, h, StatusCompensated, unfinished)", New: "return false",
 		Package: "broker", Test: "^TestSweepAdvances/^begun_and_never_finished_.C3.$",
 	},
 	{
@@ -50,6 +50,12 @@ var crashes = []Mutant{
 		File: "broker/sweep.go",
 		Old:  "if h.VaultLease.Accessor != \"\" {\n\t\tctx, cancel", New: "if h.VaultLease.Accessor != \"\" && h.Kind == scopes.KindVaultToken {\n\t\tctx, cancel",
 		Package: "broker", Test: "^TestSweepAdvances/^lost_with_a_handle_.C4.$",
+	},
+	{
+		Claim: "C4", Breaks: "says that a lost key is over while another system accepts it",
+		File: "broker/sweep.go",
+		Old:  "if h.mayBeElsewhere() && s.cfg.Now().Before(h.Expires) {", New: "if h.mayBeElsewhere() && s.cfg.Now().After(h.Expires) {",
+		Package: "broker", Test: "^TestSweepAdvances/^irrevocable_and_lost,_may_live$",
 	},
 	{
 		Claim: "C5", Breaks: "leaves a credential alive that it could not record",

@@ -129,6 +129,12 @@ CREATE UNIQUE INDEX issuances_one_per_approval ON issuances (approves)
 		Package: "internal/ledger", Test: "^TestTokenIsNotExchangedAfterAnAncestorHasEnded$",
 	},
 	{
+		Claim: "I6", Breaks: "promises to revoke a key that nobody can revoke",
+		File: "internal/mint/farside.go",
+		Old:  "case firstText(answer.Data, \"session_token\", \"security_token\") != \"\":", New: "case firstText(answer.Data, \"token_of_session\") != \"\":",
+		Package: "internal/mint", Test: "^TestLeasesThatEndNothingAreNotCounted$",
+	},
+	{
 		Claim: "I6", Breaks: "says revoked although Vault still has the lease",
 		File: "internal/mint/lifecycle.go",
 		Old:  "if err == nil && alive {\n\t\terr = fmt.Errorf(\"%w: %w\", broker.ErrVaultUnavailable, errStillThere)\n\t}", New: "_ = alive",
@@ -139,6 +145,12 @@ CREATE UNIQUE INDEX issuances_one_per_approval ON issuances (approves)
 		File: "internal/mint/sign.go",
 		Old:  "Verify(input, got.signature, v.public) != nil {", New: "Verify(input, got.signature, v.public) != nil && len(got.signature) == 0 {",
 		Package: "internal/mint", Test: "^TestMintReleasesOnlyTheIntendedToken$",
+	},
+	{
+		Claim: "I7", Breaks: "delivers a key that another system accepts for longer than it was granted",
+		File: "internal/mint/farside.go",
+		Old:  "case got > wanted:", New: "case got > 9*wanted:",
+		Package: "internal/mint", Test: "^TestLivesOfTheOtherSystemThatDifferAreRefused$",
 	},
 	{
 		Claim: "I7", Breaks: "accepts a Vault token that has one policy more than intended",
