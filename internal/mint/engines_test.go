@@ -130,7 +130,7 @@ func TestKeysOfSTSLiveAsLongAsTheyWereGranted(t *testing.T) {
 }
 
 // TestLeasesThatEndNothingAreNotCounted shows what Vault does: it confirms the end of a lease whose key lives on. So Brevet refuses
-// such a lease, unless the scope says that nobody can revoke the credential.
+// such a lease, unless the scope says that nobody can revoke the credential (I6).
 func TestLeasesThatEndNothingAreNotCounted(t *testing.T) {
 	t.Parallel()
 	f := withFarSides(t)
@@ -226,7 +226,7 @@ func TestTokensOfExistingServiceAccountsLiveAsLongAsTheyWereGranted(t *testing.T
 }
 
 // The other system's word counts: a credential whose life is not the granted one is not delivered. It may live on, so its
-// outcome is unknown.
+// outcome is unknown (I7).
 func TestLivesOfTheOtherSystemThatDifferAreRefused(t *testing.T) {
 	t.Parallel()
 	f := withFarSides(t)
