@@ -1,6 +1,7 @@
 package egress_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -144,7 +145,7 @@ func (a *abroad) wantSigned(t *testing.T, r *http.Request) {
 // first token is released, and calls in progress go on.
 func TestExchangeIsRepeatedWithAnotherToken(t *testing.T) {
 	a := newAbroad(t)
-	clock := &turned{}
+	clock := &turned{stopped: time.Now()}
 	a.now, a.far.now = clock.Now, clock.Now
 	a.open(t)
 	a.far.lives(time.Minute)
@@ -154,11 +155,11 @@ func TestExchangeIsRepeatedWithAnotherToken(t *testing.T) {
 	}
 	defer func() { _ = stream.Body.Close() }()
 	first := sent(a.host.taken()[0])
-	clock.turn(57 * time.Second)
+	clock.turn(57*time.Second + 900*time.Millisecond)
 	if answer := a.get(t, "/cloud/azure/x"); answer.status != 200 || sent(a.host.taken()[0]) != first || a.far.times() != 1 {
 		t.Fatalf("got %d %s, want the first result", answer.status, answer.text)
 	}
-	clock.turn(2 * time.Second)
+	clock.turn(200 * time.Millisecond) // the first token was confirmed just now
 	answer := a.get(t, "/cloud/azure/x")
 	seen := a.host.taken()
 	if answer.status != 200 || sent(seen[0]) == first || !a.far.gave(sent(seen[0])) || a.far.times() != 1 || a.issued(t, cloudScope("azure")) != 2 {
@@ -171,7 +172,31 @@ func TestExchangeIsRepeatedWithAnotherToken(t *testing.T) {
 	_ = stream.Body.Close()
 	clock.turn(10 * time.Second)
 	a.wantAlive(t, cloudScope("azure"), 1)
-	a.gateway.Close(t.Context())
+}
+
+// A gateway that stops releases the tokens of results that have expired during a call too, and breaks off the call.
+func TestClosedGatewayReleasesTokensOfExpiredResults(t *testing.T) {
+	a := newAbroad(t)
+	clock := &turned{stopped: time.Now()}
+	a.now, a.far.now = clock.Now, clock.Now
+	a.open(t)
+	a.far.lives(time.Minute)
+	stream, err := a.proxied(t).Do(request(t, "GET", a.url("/cloud/azure/events"), nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stream.Body.Close() }()
+	clock.turn(59 * time.Second)
+	if answer := a.get(t, "/cloud/azure/x"); answer.status != 200 {
+		t.Fatalf("got %d %s", answer.status, answer.text)
+	}
+	a.wantAlive(t, cloudScope("azure"), 2)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	a.gateway.Close(ctx)
+	if ctx.Err() != nil {
+		t.Error("the gateway did not stop")
+	}
 	a.wantAlive(t, cloudScope("azure"), 0)
 }
 
@@ -203,13 +228,17 @@ func (w *world) wantAlive(t *testing.T, scope string, want int) {
 
 // turned is a clock that tests turn on.
 type turned struct {
-	mu sync.Mutex
-	by time.Duration
+	stopped time.Time // if not zero, the clock does not run by itself
+	mu      sync.Mutex
+	by      time.Duration
 }
 
 func (c *turned) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.stopped.IsZero() {
+		return c.stopped.Add(c.by)
+	}
 	return time.Now().Add(c.by)
 }
 
