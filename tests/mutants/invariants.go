@@ -183,6 +183,12 @@ CREATE UNIQUE INDEX issuances_one_per_approval ON issuances (approves)
 		Package: "internal/mint", Test: "^TestInvalidGrantResponseIsRevokedOrLost$/^echoes_at_",
 	},
 	{
+		Claim: "I9", Breaks: "logs the token that another system repeats when it refuses the exchange",
+		File: "internal/egress/exchange.go",
+		Old:  "text = newMask(e.hidden).text(text)\n", New: "\n",
+		Package: "internal/egress", Test: "^TestFailedExchangesAreRefused$/^refusal$",
+	},
+	{
 		Claim: "I10", Breaks: "authenticates with a trust bundle that has been stale for more than a day",
 		File: "attest/bundle.go",
 		Old:  "if h.err != nil && h.now().Sub(h.since) > MaxStale {", New: "if h.err != nil && h.now().Sub(h.since) > 2*MaxStale {",
