@@ -182,7 +182,7 @@ func (p *credentialCache) ask(ctx context.Context, s *slot, m match) (*held, err
 	s.key, s.csr = secret.Text{}, ""
 	if err != nil {
 		p.release(ctx, answer.Token.ID)
-		s.denied, s.until = err, p.now().Add(again)
+		s.denied, s.until = err, p.now().Add(max(again, refusalOf(err).after))
 		return nil, err
 	}
 	p.mu.Lock()

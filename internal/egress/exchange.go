@@ -29,8 +29,9 @@ const (
 	// exchangeWithin bounds an exchange, which is one call or two.
 	exchangeWithin = 20 * time.Second
 	// exchangeFailedFor is how long a failed exchange is repeated without another token of Brevet, so that a sandbox that retries in
-	// a loop does not fill the record.
-	exchangeFailedFor = 5 * time.Second
+	// a loop does not fill the record. An overloaded system may ask for more time.
+	exchangeFailedFor    = 5 * time.Second
+	maxExchangeFailedFor = time.Minute
 	// minResultLife is the shortest life of a result that the gateway uses: each result costs a token of Brevet. maxResultLife is the
 	// longest one that is believable; Microsoft Entra gives up to 28 hours.
 	minResultLife = 5 * time.Second
@@ -338,7 +339,7 @@ func (e *exchange) send(ctx context.Context, at string, header http.Header, body
 	err = fmt.Errorf("the token endpoint answered %d%s", got.Status, e.told(got))
 	switch {
 	case got.Status == http.StatusTooManyRequests || got.Status >= 500:
-		return nil, e.failed("the token endpoint cannot answer now", err)
+		return nil, e.failedFor(retryAfter(got.Header), "the token endpoint cannot answer now", err)
 	case got.Status >= 400:
 		return nil, e.failed("the token endpoint refused the token: its trust configuration and the exchange of the scope do not fit, or it cannot reach Brevet", err)
 	}
@@ -347,8 +348,13 @@ func (e *exchange) send(ctx context.Context, at string, header http.Header, body
 
 // failed returns the refusal for an exchange without a result.
 func (e *exchange) failed(explanation string, cause error) error {
+	return e.failedFor(exchangeFailedFor, explanation, cause)
+}
+
+// failedFor is failed, with the time after which the gateway tries again.
+func (e *exchange) failedFor(after time.Duration, explanation string, cause error) error {
 	return &refusal{
-		code: codeExchange, explanation: string(e.As) + ": " + explanation, scopes: []string{e.token.Scope}, after: exchangeFailedFor,
+		code: codeExchange, explanation: string(e.As) + ": " + explanation, scopes: []string{e.token.Scope}, after: after,
 		cause: fmt.Errorf("exchanging %s for %s: %w", e.token.ID, e.As, cause),
 	}
 }
@@ -379,6 +385,15 @@ func (e *exchange) told(got safehttp.Answer) string {
 	}
 	text = newMask(e.hidden).text(text)
 	return ": " + safetext.Text(safetext.Shorten(text, maxTold))
+}
+
+// retryAfter returns the time in Retry-After, within bounds.
+func retryAfter(h http.Header) time.Duration {
+	seconds, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil {
+		return exchangeFailedFor // a date, or none
+	}
+	return min(max(exchangeFailedFor, time.Duration(seconds)*time.Second), maxExchangeFailedFor)
 }
 
 func wholeSeconds(d time.Duration) string { return strconv.FormatInt(int64(d/time.Second), 10) }
