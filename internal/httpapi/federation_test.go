@@ -409,6 +409,46 @@ func TestExchangeIsInScopesAndAnswers(t *testing.T) {
 	}
 }
 
+// After an approval, the answer has the exchange that the approvers saw.
+func TestApprovedTokenHasItsExchange(t *testing.T) {
+	t.Parallel()
+	options := withPeople
+	options.Catalogue = slices.Clone(withPeople.Catalogue)
+	options.Catalogue[0].Data = append(slices.Clone(options.Catalogue[0].Data), `  - name: aws.site.deploy
+    title: Deploy
+    authority: write
+    params: {repo: {type: enum, values: [site, shop]}}
+    resource: aws:{repo}
+    ttl: {default: 5m, max: 15m}
+    approval: {group: oncall}
+    credential:
+      kind: jwt
+      audience: sts.amazonaws.com
+      federation: {subject: 'site:{repo}', exchange: {as: aws, role: 'arn:aws:iam::123456789012:role/{repo}', region: eu-central-1}}
+`...)
+	s := testkit.NewStack(t, options)
+	sandbox, carol := s.Client(t, agent), s.Person(t, "carol")
+	ask := client.Ask{Scope: "aws.site.deploy", Task: "task-1", Params: map[string]any{"repo": "shop"}}
+	id := waiting(t, sandbox, ask)
+	shown, err := carol.Approval(t.Context(), id)
+	if err != nil || !strings.Contains(shown.Canonical, `"exchange":"aws arn:aws:iam::123456789012:role/shop"`) {
+		t.Fatalf("the approver sees %s, %v", shown.Canonical, err)
+	}
+	if _, err := vote(t, carol, id, openapi.VerdictApprove); err != nil {
+		t.Fatal(err)
+	}
+	got, err := sandbox.Redeem(t.Context(), id, ask)
+	if err != nil || got.Token == nil {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	want := openapi.Exchange{
+		As: openapi.ExchangeAWS, URL: "https://sts.eu-central-1.amazonaws.com", Audience: "sts.amazonaws.com", Role: "arn:aws:iam::123456789012:role/shop", Region: "eu-central-1",
+	}
+	if diff := cmp.Diff(want, got.Token.Exchange); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 func TestFederatedTokensComeFromTheTokensAPIOnly(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStack(t, withClouds)
