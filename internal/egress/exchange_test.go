@@ -358,7 +358,8 @@ func answering(status int, kind, body string) http.HandlerFunc {
 }
 
 // Without a result the call is not sent. The sandbox sees a fixed text, and nothing of what the other system wrote. The token is
-// released, and a sandbox that tries again at once costs no other token.
+// released, and a sandbox that tries again at once costs no other token. The log has the other system's error, and no token that it
+// repeats (I9).
 func TestFailedExchangesAreRefused(t *testing.T) {
 	const (
 		refused = "the token endpoint refused the token: its trust configuration and the exchange of the scope do not fit, or it cannot reach Brevet"
