@@ -15,7 +15,7 @@ SPEED   := Fast$$
 DISK    := FullDisk|DiskIsFull
 # The suites of `make prove`, the longest first: they test a whole deployment rather than a package. The soak takes an hour and
 # runs alone.
-SUITES := faults tamper history upgrade e2e race conformance rotation egress hostile speed docs-run canary
+SUITES := faults tamper history integrations upgrade e2e race conformance rotation egress hostile speed docs-run canary
 
 .DEFAULT_GOAL := help
 
@@ -152,6 +152,10 @@ conformance: ready ## Hold the OAuth API to its specifications, with clients and
 .PHONY: egress
 egress: ready ## Try to get around the egress gateway; run common tools through it (minutes)
 	{ $(GO) test -json -count=1 -timeout 20m ./internal/egress; $(GO) test -json -count=1 -timeout 20m -run TestEgress ./cmd/brevet; } | awk -f tools/count.awk
+
+.PHONY: integrations
+integrations: ready ## Use GitHub, clouds and model APIs with their official clients, against strict doubles (three minutes)
+	$(GO) test -json -count=1 -timeout 20m ./tests/integrations | awk -f tools/count.awk
 
 .PHONY: e2e
 e2e: ready ## Use the console in a real browser; keep pictures of each page in .e2e (minutes)

@@ -43,7 +43,7 @@ const (
 	tokenFile = `TOKEN_FILE=${TOKEN_FILE:-$BREVET_DIR/token} `
 	curl      = `set -- -s -o body -w '%{http_code}'; [ "$WAY" = egress ] || set -- "$@" -H "Authorization: Bearer $(cat "${TOKEN_FILE:-$BREVET_DIR/token}")"; ` +
 		`code=$(curl "$@" "$GITHUB/repos/acme/$TARGET/issues"); if [ "$code" = 200 ]; then echo "ok $(jq -r '.[].title' body)"; else echo "error $code"; fi`
-	git = `if git clone -q "$GITHUB/acme/$TARGET.git" "clone-$(date +%N)" 2>said; then echo ok; else grep -qiE '403|401|Authentication failed|could not read Username' said && echo "error refused" || { grep -qi 'not found' said && echo "error 404" || { cat said >&2; echo "error other"; }; }; fi`
+	git = `if git clone -q "$GITHUB/acme/$TARGET.git" "clone-$(date +%N)" 2>said; then echo ok; else grep -qiE '403|401|Authentication failed|could not read Username' said && echo "error refused" || { grep -qi 'not found' said && echo "error 404" || { cat said >&2; echo "error $(sed -nE 's/.*returned error: ([0-9]+).*/\1/p' said | head -n 1)"; }; }; fi`
 	gh  = `if gh api "repos/acme/$TARGET/issues" --jq '.[].title' >out 2>said; then echo "ok $(cat out)"; else echo "error $(sed -nE 's/.*\(HTTP ([0-9]+)\).*/\1/p' said | head -n 1)"; cat said >&2; fi`
 )
 

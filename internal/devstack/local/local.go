@@ -214,8 +214,8 @@ func (s *Stack) seedCatalogue(context.Context) error {
 	if err != nil {
 		return err
 	}
-	hosts := "hosts: [api.github.com, '" + localhost(s.api) + "']"
-	return secret.WriteFile(github, strings.ReplaceAll(string(text), "hosts: [api.github.com]", hosts))
+	hosts := "hosts: [github-gateway.acme.example, '" + localhost(s.api) + "']"
+	return secret.WriteFile(github, strings.ReplaceAll(string(text), "hosts: [github-gateway.acme.example]", hosts))
 }
 
 // prepareVault mounts engines for the example catalogue, and gives the broker what it needs for the one in the state folder.
