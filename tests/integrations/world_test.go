@@ -18,7 +18,7 @@ import (
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/testkit"
-	"github.com/brevet-dev/brevet/internal/testkit/clouds"
+	"github.com/brevet-dev/brevet/internal/testkit/federation"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -37,16 +37,19 @@ const (
 type world struct {
 	stack  *testkit.Stack
 	hub    *testkit.GitHub
-	clouds *clouds.Federation
+	clouds *federation.Far
 	// binary is brevet, sdks the folder of the official clients, and data that of the scripts.
 	binary, sdks, data string
+	// names is a proxy by which clients reach the clouds under the names that these publish.
+	names *federation.Names
 	// roots is a PEM file with the authorities of all other systems.
 	roots string
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{hub: testkit.StartGitHub(t), clouds: clouds.NewFederation(t), sdks: testkit.SDKs(t)}
+	w := &world{hub: testkit.StartGitHub(t), clouds: federation.NewFar(t), sdks: testkit.SDKs(t)}
+	w.names = w.clouds.Names(t)
 	w.hub.AddIssue("acme/api", "content of a.txt", "")
 	w.hub.AddIssue("acme/docs", "of another repository", "")
 	w.stack = testkit.NewStack(t, testkit.Options{
@@ -62,7 +65,7 @@ permit (principal in Path::"spiffe://acme.test/agents", action, resource);
 		_ = w.stack.Broker.Sweep(ctx, election)
 	}()
 	t.Cleanup(func() { stop(); <-swept })
-	w.clouds.Trust(t, testkit.Audience, &http.Client{Transport: toStack{w.stack.HTTP(t, nil).Transport, w.stack.Addr}, Timeout: 30 * time.Second})
+	w.clouds.Trust(federation.Issuer{URL: testkit.Audience, HTTP: &http.Client{Transport: toStack{w.stack.HTTP(t, nil).Transport, w.stack.Addr}, Timeout: 30 * time.Second}})
 	folder, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +76,7 @@ permit (principal in Path::"spiffe://acme.test/agents", action, resource);
 		t.Fatalf("building brevet: %v\n%s", err, out)
 	}
 	var all []byte
-	for _, name := range []string{w.hub.CAFile(), w.clouds.CAFile} {
+	for _, name := range []string{w.hub.CAFile(), w.clouds.Authority.File} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -135,19 +138,19 @@ func (w *world) catalogue() string {
 				audience = system.audience
 			}
 			scope("cloud."+system.as+"."+suffix, "{}", ttl,
-				fmt.Sprintf("{kind: jwt, audience: '%s', federation: {subject: '%s', exchange: {%s}}}", audience, clouds.FederatedSubject, exchange),
+				fmt.Sprintf("{kind: jwt, audience: '%s', federation: {subject: '%s', exchange: {%s}}}", audience, federation.Subject, exchange),
 				fmt.Sprintf("[{hosts: ['%s'], methods: [GET, POST], paths: ['/**']%s}]", hostOf(w.clouds.Resources), system.send))
 		}
 	}
 	return all.String()
 }
 
-// systems are the clouds with their exchanges. URL is the origin of the Federation.
+// systems are the clouds with their exchanges. URL is the origin of the exchanges.
 var systems = []struct{ as, audience, exchange, send string }{
-	{"aws", "sts.amazonaws.com", "as: aws, role: '" + clouds.FederatedRole + "', region: eu-central-1, url: 'URL'", ", send: {as: aws, service: s3, region: eu-central-1}"},
-	{"google", clouds.FederatedPool, "as: google, service_account: '" + clouds.FederatedAccount + "', url: 'URL', iam_url: 'URL'", ""},
-	{"azure", "api://AzureADTokenExchange", "as: azure, tenant: " + clouds.FederatedTenant + ", client: " + clouds.FederatedClient + ", scope: 'https://storage.azure.com/.default', url: 'URL'", ""},
-	{"anthropic", "https://api.anthropic.com", "as: anthropic, organization: org-1, rule: fdrl_1, service_account: svac_1, url: 'URL'", ""},
+	{"aws", "sts.amazonaws.com", "as: aws, role: '" + federation.RoleARN(federation.SiteRole) + "', region: eu-central-1, url: 'URL'", ", send: {as: aws, service: s3, region: eu-central-1}"},
+	{"google", federation.Provider, "as: google, service_account: '" + federation.SiteAccount + "', url: 'URL', iam_url: 'URL'", ""},
+	{"azure", "api://AzureADTokenExchange", "as: azure, tenant: " + federation.Tenant + ", client: " + federation.SiteClient + ", scope: 'https://storage.azure.com/.default', url: 'URL'", ""},
+	{"anthropic", "https://api.anthropic.com", "as: anthropic, organization: " + federation.Organization + ", rule: fdrl_1, service_account: svac_1, url: 'URL'", ""},
 	{"openai", "https://api.openai.com/v1", "as: openai, identity_provider: idp_1, service_account: sa-1, url: 'URL'", ""},
 }
 
@@ -182,7 +185,7 @@ func (w *world) exec(t *testing.T, socket, task string, env, flags []string, scr
 	cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + home, "SDKS=" + w.sdks, "DATA=" + w.data, "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0",
 		"BREVET_SERVER=" + w.stack.URL, "BREVET_SERVER_ID=spiffe://acme.test/brevet", "SPIFFE_ENDPOINT_SOCKET=" + socket,
-		"GITHUB=" + w.github(), "RESOURCES=" + w.clouds.Resources, "EXCHANGES=" + w.clouds.URL, "GOOGLE_CLOUD_PROJECT=p",
+		"GITHUB=" + w.github(), "RESOURCES=" + w.clouds.Resources, "EXCHANGES=" + w.clouds.URL, "NAMES=" + w.names.URL, "GOOGLE_CLOUD_PROJECT=p",
 		"NODE_NO_WARNINGS=1", "GH_PROMPT_DISABLED=1", "GH_NO_UPDATE_NOTIFIER=1", "DEBUG=" + os.Getenv("INTEGRATIONS_DEBUG"),
 		"SSL_CERT_FILE=" + w.roots, "NODE_EXTRA_CA_CERTS=" + w.roots, "GIT_SSL_CAINFO=" + w.roots, "CURL_CA_BUNDLE=" + w.roots, "AWS_CA_BUNDLE=" + w.roots,
 	}, env...)

@@ -112,7 +112,7 @@ func (v SigV4) canonical(r *http.Request, body []byte, signed []string) (string,
 	sum := sha256.Sum256(body)
 	hash := hex.EncodeToString(sum[:])
 	if said := r.Header.Get("X-Amz-Content-Sha256"); said != "" && said != hash {
-		if v.Service != "s3" || said != "UNSIGNED-PAYLOAD" {
+		if v.Service != "s3" || said != "UNSIGNED-PAYLOAD" && said != "STREAMING-UNSIGNED-PAYLOAD-TRAILER" {
 			return "", &SigV4Error{"XAmzContentSHA256Mismatch", "The provided X-Amz-Content-Sha256 does not match what was computed"}
 		}
 		hash = said

@@ -1,7 +1,7 @@
 const { packages, egress, run, content } = require("./lib.cjs");
 const { WorkloadIdentityCredential } = packages("@azure/identity");
 run(async () => {
-  const headers = {};
+  const headers = { "x-ms-version": "2023-11-03" };
   if (!egress) {
     const credential = new WorkloadIdentityCredential({ disableInstanceDiscovery: true, retryOptions: { maxRetries: 1, retryDelayInMs: 50 } });
     headers.authorization = "Bearer " + (await credential.getToken("https://storage.azure.com/.default")).token;
