@@ -184,7 +184,7 @@ func (e *exchange) google(ctx context.Context) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	got, err := e.accessToken(body, typeAccessToken)
+	got, err := e.accessToken(body, wanted...)
 	if err != nil || e.ServiceAccount == "" {
 		return got, err
 	}
@@ -217,7 +217,7 @@ func (e *exchange) azure(ctx context.Context) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	return e.accessToken(body, "")
+	return e.accessToken(body)
 }
 
 func (e *exchange) anthropic(ctx context.Context) (result, error) {
@@ -247,16 +247,17 @@ func (e *exchange) jsonGrant(ctx context.Context, at string, header http.Header,
 	if err != nil {
 		return result{}, err
 	}
-	return e.accessToken(body, "")
+	return e.accessToken(body)
 }
 
-// accessToken reads the answer of an OAuth token endpoint (RFC 6749, section 5.1). If issued is not empty, the answer must say that it
-// is of this type (RFC 8693, section 2.2.1).
-func (e *exchange) accessToken(body []byte, issued string) (result, error) {
+// accessToken reads the answer of an OAuth token endpoint (RFC 6749, section 5.1). If scopes were asked for, it is that of a token
+// exchange (RFC 8693, section 2.2.1): an access token, with no other scope.
+func (e *exchange) accessToken(body []byte, wanted ...string) (result, error) {
 	var got struct {
 		Token   string      `json:"access_token"`
 		Type    string      `json:"token_type"`
 		Issued  string      `json:"issued_token_type"`
+		Scope   string      `json:"scope"` // may be missing if it is what was asked for
 		Expires json.Number `json:"expires_in"`
 	}
 	if json.Unmarshal(body, &got) != nil {
@@ -266,8 +267,10 @@ func (e *exchange) accessToken(body []byte, issued string) (result, error) {
 	switch {
 	case !strings.EqualFold(got.Type, "Bearer"):
 		return result{}, e.unusable("it is not of type Bearer")
-	case issued != "" && got.Issued != issued:
+	case len(wanted) > 0 && got.Issued != typeAccessToken:
 		return result{}, e.unusable("it is not an access token")
+	case len(wanted) > 0 && slices.ContainsFunc(strings.Fields(got.Scope), func(scope string) bool { return !slices.Contains(wanted, scope) }):
+		return result{}, e.unusable("it has more scopes than the gateway asked for")
 	case err != nil || life > int64(maxResultLife/time.Second):
 		return result{}, e.unusable("it has no expiry, or an unbelievable one")
 	}

@@ -414,6 +414,7 @@ func TestUnusableResultsAreRefused(t *testing.T) {
 		{"token of another type", "anthropic", oauth("{" + token + `"token_type": "DPoP", "expires_in": 60}`), unusable + "it is not of type Bearer", ""},
 		{"token without a type", "azure", oauth("{" + token + `"expires_in": 60}`), unusable + "it is not of type Bearer", ""},
 		{"ID token", "google", oauth("{" + token + `"token_type": "Bearer", "issued_token_type": "urn:ietf:params:oauth:token-type:id_token", "expires_in": 60}`), unusable + "it is not an access token", ""},
+		{"wider scope", "google", oauth("{" + token + `"token_type": "Bearer", "issued_token_type": "urn:ietf:params:oauth:token-type:access_token", "expires_in": 60, "scope": "` + platform + ` https://mail.google.com/"}`), unusable + "it has more scopes than the gateway asked for", ""},
 		{"no expiry", "azure", oauth("{" + token + `"token_type": "Bearer"}`), expiry, ""},
 		{"expired", "azure", oauth("{" + token + `"token_type": "Bearer", "expires_in": 0}`), expiry, ""},
 		{"negative expiry", "openai", oauth("{" + token + `"token_type": "Bearer", "expires_in": -60}`), expiry, ""},
@@ -434,9 +435,15 @@ func (a *abroad) wantFailures(t *testing.T, failures []failure) {
 	clock := &turned{}
 	a.now, a.far.now = clock.Now, clock.Now
 	a.open(t)
+	failed := map[string]bool{}
 	for _, tc := range failures {
 		t.Run(tc.name, func(t *testing.T) {
-			clock.turn(6 * time.Second) // until the gateway tries again
+			// Turn the clock on until the gateway tries again, but not more often than needed: it reads the rules again then.
+			if failed[tc.as] {
+				clock.turn(5100 * time.Millisecond)
+				clear(failed)
+			}
+			failed[tc.as] = true
 			a.far.answers(tc.answer)
 			before := a.issued(t, cloudScope(tc.as))
 			answer := a.get(t, "/cloud/"+tc.as+"/x")
@@ -462,7 +469,7 @@ func (a *abroad) wantFailures(t *testing.T, failures []failure) {
 		})
 	}
 	a.far.answers(nil)
-	clock.turn(6 * time.Second)
+	clock.turn(5100 * time.Millisecond)
 	if answer := a.get(t, "/cloud/azure/x"); answer.status != 200 {
 		t.Errorf("afterwards: got %d %s", answer.status, answer.text)
 	}
