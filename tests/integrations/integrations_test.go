@@ -58,13 +58,17 @@ func (w *world) programs() []program {
 		{name: "curl", system: "github", scope: "issues", run: curl, flags: file, save: keepToken, old: withToken, ways: both},
 		// Go programs use no proxy for a host of the loopback address.
 		{name: "gh", system: "github", scope: "issues", run: gh, flags: []string{"--for", "gh=" + hub}, save: `cp -r "$GH_CONFIG_DIR" "$KEPT/gh"`, old: `export GH_CONFIG_DIR="$KEPT/gh"; `, ways: []string{own}},
-		{name: "git", system: "github", scope: "code", run: git, flags: []string{"--for", "gh=" + hub}, save: `cp "$GH_CONFIG_DIR/git-credential" "$KEPT/git"`,
-			old: `export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=credential.helper GIT_CONFIG_VALUE_0="!cat '$KEPT/git' #"; `, ways: both},
+		{
+			name: "git", system: "github", scope: "code", run: git, flags: []string{"--for", "gh=" + hub}, save: `cp "$GH_CONFIG_DIR/git-credential" "$KEPT/git"`,
+			old: `export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=credential.helper GIT_CONFIG_VALUE_0="!cat '$KEPT/git' #"; `, ways: both,
+		},
 		{name: "aws sdk for javascript", system: "aws", run: node("aws.cjs"), flags: []string{"--for", "aws"}, save: `cp "$AWS_WEB_IDENTITY_TOKEN_FILE" "$KEPT/token"`, old: `export AWS_WEB_IDENTITY_TOKEN_FILE="$KEPT/token"; `, ways: both},
 		// Debian's boto3 takes the address of STS from no variable: a proxy leads it there.
 		{name: "boto3", system: "aws", run: `HTTPS_PROXY="${HTTPS_PROXY:-$NAMES}" /usr/bin/python3 "$DATA/s3.py"`, flags: []string{"--for", "aws"}, save: `cp "$AWS_WEB_IDENTITY_TOKEN_FILE" "$KEPT/token"`, old: `export AWS_WEB_IDENTITY_TOKEN_FILE="$KEPT/token"; `, ways: both},
-		{name: "google-auth-library", system: "google", run: node("google.cjs"), flags: []string{"--for", "google"}, save: `d=$(dirname "$GOOGLE_APPLICATION_CREDENTIALS"); for f in "$d"/*; do sed "s#$d/#$KEPT/#g" "$f" >"$KEPT/$(basename "$f")"; done`,
-			old: `export GOOGLE_APPLICATION_CREDENTIALS="$KEPT/$(basename "$GOOGLE_APPLICATION_CREDENTIALS")"; `, ways: both},
+		{
+			name: "google-auth-library", system: "google", run: node("google.cjs"), flags: []string{"--for", "google"}, save: `d=$(dirname "$GOOGLE_APPLICATION_CREDENTIALS"); for f in "$d"/*; do sed "s#$d/#$KEPT/#g" "$f" >"$KEPT/$(basename "$f")"; done`,
+			old: `export GOOGLE_APPLICATION_CREDENTIALS="$KEPT/$(basename "$GOOGLE_APPLICATION_CREDENTIALS")"; `, ways: both,
+		},
 		{name: "@azure/identity", system: "azure", run: node("azure.cjs"), flags: []string{"--for", "azure"}, save: `cp "$AZURE_FEDERATED_TOKEN_FILE" "$KEPT/token"`, old: `export AZURE_FEDERATED_TOKEN_FILE="$KEPT/token"; `, ways: both},
 		{name: "@anthropic-ai/sdk", system: "anthropic", run: node("anthropic.cjs"), flags: []string{"--for", "anthropic"}, save: `cp "$ANTHROPIC_IDENTITY_TOKEN_FILE" "$KEPT/token"`, old: `export ANTHROPIC_IDENTITY_TOKEN_FILE="$KEPT/token"; `, ways: both},
 		{name: "openai", system: "openai", run: tokenFile + node("openai.cjs"), flags: []string{"--file", "token"}, save: keepToken, old: withToken, ways: both},

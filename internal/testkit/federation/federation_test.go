@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -297,5 +298,46 @@ func TestOfficialClientsWork(t *testing.T) {
 				t.Error("a double that is down answers")
 			}
 		})
+	}
+}
+
+// The doubles check what a token says beyond audience, subject and expiry.
+func TestDoublesRefuseOtherTokens(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k := kinds["@azure/identity"]
+	f := k.start(t, w.config)
+	for name, tc := range map[string]struct{ raw, want string }{
+		"ES256 at Entra":  {w.token(t, jose.ES256, nil), "AADSTS5002738"},
+		"another issuer":  {w.token(t, jose.RS256, map[string]any{"iss": "https://other.test"}), "AADSTS700211"},
+		"not valid yet":   {w.token(t, jose.RS256, map[string]any{"nbf": time.Now().Unix() + 60}), "AADSTS700024"},
+		"a list as aud":   {w.token(t, jose.RS256, map[string]any{"aud": []string{audience}}), "AADSTS50027"},
+		"without jti":     {w.token(t, jose.RS256, map[string]any{"jti": ""}), "AADSTS50027"},
+		"another's keys":  {newIssuer(t).token(t, jose.RS256, map[string]any{"iss": w.URL}), "AADSTS50027"},
+		"no token at all": {"a.b.c", "AADSTS50027"},
+	} {
+		if got := w.read(t, k, f, tc.raw); got.OK || !strings.Contains(got.Text, tc.want) {
+			t.Errorf("%s: got %+v, want %s", name, got, tc.want)
+		}
+	}
+	if made := f.Made(); len(made) != 0 {
+		t.Errorf("the double made %+v", made)
+	}
+}
+
+// What a double made does not outlive its expiry.
+func TestCredentialsOfDoublesExpire(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var later atomic.Int64
+	w.config.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+	k := kinds["@anthropic-ai/sdk"]
+	f := k.start(t, w.config)
+	if got := w.read(t, k, f, w.token(t, jose.RS256, nil)); !got.OK || len(f.Alive()) != 1 {
+		t.Fatalf("got %+v, and %d are alive", got, len(f.Alive()))
+	}
+	later.Store(int64(11 * time.Minute)) // twice the life of the token
+	if n := len(f.Alive()); n != 0 {
+		t.Errorf("%d are alive", n)
 	}
 }

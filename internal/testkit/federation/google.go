@@ -171,7 +171,7 @@ func (g *Google) object(r *http.Request, path string) *answer {
 	if !strings.Contains(caller.Scope, scopeCloud) && !strings.Contains(caller.Scope, "devstorage.") {
 		return googleError(403, "PERMISSION_DENIED", "Request had insufficient authentication scopes.")
 	}
-	if allowed := g.accounts[caller.Of].Bucket; allowed != bucket && !(strings.HasPrefix(caller.Of, "principal:") && g.accounts[""].Bucket == bucket) {
+	if allowed := g.accounts[caller.Of].Bucket; allowed != bucket {
 		return googleError(403, "PERMISSION_DENIED", caller.Of+" does not have storage.objects.get access to the Google Cloud Storage object.")
 	}
 	text, ok := g.objects[bucket+"/"+name]

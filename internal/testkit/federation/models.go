@@ -51,7 +51,10 @@ func (a *Anthropic) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return anthropicError(401, "authentication_error", "Invalid bearer token")
 		}
 		betas := strings.Join(r.Header.Values("Anthropic-Beta"), ",")
-		if r.Header.Get("Anthropic-Version") != "2023-06-01" || !strings.Contains(betas, "oauth-2025-04-20") || r.Header.Get("X-Api-Key") != "" {
+		if version := r.Header.Get("Anthropic-Version"); version != "2023-06-01" && version != "2026-10-21" {
+			return anthropicError(400, "invalid_request_error", "anthropic-version: is not a version of the API")
+		}
+		if !strings.Contains(betas, "oauth-2025-04-20") || r.Header.Get("X-Api-Key") != "" {
 			return anthropicError(401, "authentication_error", "OAuth authentication is currently not supported.")
 		}
 		switch {
