@@ -110,6 +110,15 @@ func hostOf(origin string) string { return strings.TrimPrefix(origin, "https://"
 // short is the TTL of scopes whose credentials expire while a program runs.
 const short = 4 * time.Second
 
+// briefly is this TTL for a system. A gateway asks Google for a token that lives no longer than the gateway uses the credential, which is
+// half of a short life. It uses no such token that lives less than five seconds.
+func briefly(system string) time.Duration {
+	if system == "google" {
+		return 14 * time.Second
+	}
+	return short
+}
+
 // catalogue has, for each system, a scope, one with a short TTL (brief), and one whose audience is wrong (wrong).
 func (w *world) catalogue() string {
 	var all strings.Builder
@@ -131,7 +140,7 @@ func (w *world) catalogue() string {
 	for _, system := range systems {
 		exchange, audience := strings.ReplaceAll(system.exchange, "URL", w.clouds.URL), system.audience
 		wrong := audience + "x" // a name that the other system does not know
-		for suffix, ttl := range map[string]string{"use": "5m", "brief": short.String(), "wrong": "5m"} {
+		for suffix, ttl := range map[string]string{"use": "5m", "brief": briefly(system.as).String(), "wrong": "5m"} {
 			if suffix == "wrong" {
 				audience = wrong
 			} else {

@@ -94,6 +94,8 @@ type Config struct {
 	Authority *Authority
 	// Now is the double's clock; nil is the system's.
 	Now func() time.Time
+	// Once makes the double accept each jti once, whatever its faults.
+	Once bool
 }
 
 // double is what all doubles have.
@@ -101,6 +103,7 @@ type double struct {
 	*listening
 	issuer Issuer
 	now    func() time.Time
+	once   bool
 
 	mu     sync.Mutex
 	faults Faults
@@ -111,7 +114,7 @@ type double struct {
 }
 
 func newDouble(c Config) *double {
-	d := &double{issuer: c.Issuer, now: c.Now, used: map[string]bool{}, made: map[string]*Credential{}}
+	d := &double{issuer: c.Issuer, now: c.Now, once: c.Once, used: map[string]bool{}, made: map[string]*Credential{}}
 	if d.now == nil {
 		d.now = time.Now
 	}
@@ -284,7 +287,7 @@ func (d *double) verify(ctx context.Context, raw string, trust Trust, algorithms
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.faults.Once && d.used[c.ID] {
+	if (d.once || d.faults.Once) && d.used[c.ID] {
 		return c, errUsed
 	}
 	d.used[c.ID] = true

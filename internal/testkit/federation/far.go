@@ -23,7 +23,7 @@ const (
 )
 
 // Far is one double of each system, at two addresses. The subject may read the object a.txt in the bucket site, and may use one
-// model; the bucket other exists and is for nobody.
+// model; the bucket other exists and is for nobody. Each token is accepted once, which is more than some of the systems require.
 type Far struct {
 	// URL is the origin of the exchanges, and Resources that of what they open.
 	URL, Resources string
@@ -39,7 +39,7 @@ type Far struct {
 func NewFar(t testing.TB) *Far {
 	t.Helper()
 	f := &Far{Authority: NewAuthority(t)}
-	c := Config{Authority: f.Authority}
+	c := Config{Authority: f.Authority, Once: true}
 	f.AWS = NewAWS(t, c, map[string]Role{SiteRole: {Trust: Trust{AWSAudience, Subject}, Bucket: "site"}}, map[string]map[string][]byte{
 		"site": {"a.txt": []byte(Said)}, "other": {"a.txt": []byte("of another team")},
 	})

@@ -8,6 +8,6 @@ run(async () => {
   } else {
     client = await new GoogleAuth({ scopes: "https://www.googleapis.com/auth/cloud-platform" }).getClient();
   }
-  const url = `${process.env.RESOURCES}/storage/v1/b/${process.env.TARGET}/o/a.txt`;
+  const url = `${process.env.RESOURCES}/storage/v1/b/${process.env.TARGET}/o/a.txt?alt=media`;
   return (await client.request({ url, responseType: "text", retry: false })).data;
 });
