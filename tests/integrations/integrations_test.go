@@ -71,8 +71,8 @@ func (w *world) programs() []program {
 			name: "aws sts sdk for javascript", system: "aws", run: node("sts.cjs"), flags: []string{"--for", "aws"}, says: "ok arn:aws:sts::123456789012:assumed-role/site/",
 			save: `cp "$AWS_WEB_IDENTITY_TOKEN_FILE" "$KEPT/token"`, old: `export AWS_WEB_IDENTITY_TOKEN_FILE="$KEPT/token"; `, ways: []string{own},
 		},
-		// Debian's boto3 takes the address of STS from no variable: a proxy leads it there.
-		{name: "boto3", system: "aws", run: `HTTPS_PROXY="${HTTPS_PROXY:-$NAMES}" /usr/bin/python3 "$DATA/s3.py"`, flags: []string{"--for", "aws"}, save: `cp "$AWS_WEB_IDENTITY_TOKEN_FILE" "$KEPT/token"`, old: `export AWS_WEB_IDENTITY_TOKEN_FILE="$KEPT/token"; `, ways: both},
+		// Debian's boto3 takes the address of STS from no variable: a proxy leads it to the address that AWS publishes.
+		{name: "boto3", system: "aws", run: `HTTPS_PROXY="${HTTPS_PROXY:-$NAMES}" python3 "$DATA/s3.py"`, flags: []string{"--for", "aws"}, save: `cp "$AWS_WEB_IDENTITY_TOKEN_FILE" "$KEPT/token"`, old: `export AWS_WEB_IDENTITY_TOKEN_FILE="$KEPT/token"; `, ways: both},
 		{
 			name: "google-auth-library", system: "google", run: node("google.cjs"), flags: []string{"--for", "google"}, save: `d=$(dirname "$GOOGLE_APPLICATION_CREDENTIALS"); for f in "$d"/*; do sed "s#$d/#$KEPT/#g" "$f" >"$KEPT/$(basename "$f")"; done`,
 			old: `export GOOGLE_APPLICATION_CREDENTIALS="$KEPT/$(basename "$GOOGLE_APPLICATION_CREDENTIALS")"; `, ways: both,

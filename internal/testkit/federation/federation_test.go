@@ -239,7 +239,7 @@ func (w *world) read(t *testing.T, k kind, f far, raw string, more ...string) sa
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", filepath.Join(data, "call.mjs"), k.client, "read")
 	if k.client == "boto3" {
-		cmd = exec.CommandContext(ctx, "/usr/bin/python3", filepath.Join(data, "call.py"), "s3", "read")
+		cmd = exec.CommandContext(ctx, "python3", filepath.Join(data, "call.py"), "s3", "read")
 	}
 	cmd.Env, cmd.Dir = env, dir
 	var failed strings.Builder
