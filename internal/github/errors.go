@@ -114,7 +114,7 @@ func advise(call string, code int) string {
 	case http.StatusForbidden:
 		return "the App or its installation is suspended, or an IP allow list of the owner excludes Brevet"
 	case http.StatusNotFound:
-		return "the App has no such installation: check the scope's installation id, its app, and the App's url"
+		return "there is no such App, or it has no such installation: check client_id, the App's url, and the scope's app and installation"
 	case http.StatusUnprocessableEntity:
 		return "a repository is not in the installation, or the installation lacks a permission: check the scope's repositories and " +
 			"permissions, and what the owner has granted to the App"
