@@ -329,9 +329,12 @@ func (s *Server) getRepository(q *question) (int, any, error) {
 	one := s.example("full-repository-default-response", q.repo.owner, q.repo.name)
 	one["id"], one["name"], one["full_name"] = q.repo.id, q.repo.name, q.repo.full()
 	one["private"], one["visibility"], one["default_branch"] = true, "private", "main"
+	one["language"] = nil // the example lacks it
 	one["clone_url"] = s.CloneURL(q.repo.full())
 	one["open_issues_count"] = len(q.repo.issues)
-	delete(one, "permissions")
+	for _, name := range []string{"permissions", "source", "parent", "template_repository"} { // only forks and copies have the last three
+		delete(one, name)
+	}
 	return 200, one, nil
 }
 

@@ -69,6 +69,13 @@ for (const [path, item] of Object.entries(description.paths)) {
     if (!missing.delete(operation.operationId)) continue
     const copy = trim(operation)
     copy.responses = Object.fromEntries(Object.entries(copy.responses).map(([code, one]) => [code, one.$ref ? one : {description: '', ...one}]))
+    for (const [code, one] of Object.entries(copy.responses)) {
+      const schema = one.content?.['application/json']?.schema
+      if (code >= '400' && schema?.oneOf) { // GitHub's kinds of errors overlap, so an error can be of several
+        schema.anyOf = schema.oneOf
+        delete schema.oneOf
+      }
+    }
     follow(copy)
     out.paths[path] = {...out.paths[path], [method]: copy}
   }

@@ -18,10 +18,8 @@ const status = (call) => call.then((got) => got.status, (error) => error.status 
   const saw = { app: (await app.rest.apps.getAuthenticated()).data.slug };
   saw.installation = (await app.rest.apps.getRepoInstallation({ owner: "acme", repo: "api" })).data.id;
 
-  const narrow = new Octokit({
-    baseUrl, authStrategy,
-    auth: { ...auth, installationId: saw.installation, repositoryNames: ["api"], permissions: { issues: "write", contents: "write" } },
-  });
+  const token = (more) => app.auth({ type: "installation", installationId: saw.installation, ...more });
+  const narrow = new Octokit({ baseUrl, auth: (await token({ repositoryNames: ["api"], permissions: { issues: "write", contents: "write" } })).token });
   const repo = { owner: "acme", repo: "api" };
   saw.repositories = (await narrow.rest.apps.listReposAccessibleToInstallation()).data.repositories.map((one) => one.full_name);
   saw.repository = (await narrow.rest.repos.get(repo)).data.full_name;
@@ -44,12 +42,8 @@ const status = (call) => call.then((got) => got.status, (error) => error.status 
   saw.other = await status(narrow.rest.repos.get({ owner: "acme", repo: "site" }));
   saw.unknown = await status(narrow.rest.repos.get({ owner: "acme", repo: "none" }));
   saw.user = await status(narrow.rest.users.getAuthenticated());
-  saw.wider = await status(new Octokit({
-    baseUrl, authStrategy, auth: { ...auth, installationId: saw.installation, permissions: { issues: "admin" } },
-  }).rest.repos.get(repo));
-  saw.foreign = await status(new Octokit({
-    baseUrl, authStrategy, auth: { ...auth, installationId: saw.installation, repositoryNames: ["hidden"] },
-  }).rest.repos.get(repo));
+  saw.wider = await status(token({ permissions: { pull_requests: "write" } }));
+  saw.foreign = await status(token({ repositoryNames: ["hidden"] }));
   saw.anybody = await status(new Octokit({ baseUrl }).rest.repos.get(repo));
   saw.ended = await status(narrow.rest.apps.revokeInstallationAccessToken());
   console.log(JSON.stringify(saw));
