@@ -90,7 +90,7 @@ func (e *execution) resolve(of node, fields []selection, path []any) (map[string
 		if one.spread != "" {
 			fragment, ok := e.fragments[one.spread]
 			if !ok {
-				return nil, fmt.Errorf("Fragment %s was used, but not defined", one.spread)
+				return nil, queryErrorf("Fragment %s was used, but not defined", one.spread)
 			}
 			one = fragment
 		}
@@ -107,7 +107,7 @@ func (e *execution) resolve(of node, fields []selection, path []any) (map[string
 		}
 		value, ok := of[one.name]
 		if !ok {
-			return nil, fmt.Errorf("Field '%s' doesn't exist on type '%s'", one.name, of["__typename"])
+			return nil, queryErrorf("Field '%s' doesn't exist on type '%s'", one.name, of["__typename"])
 		}
 		at := append(slices.Clone(path), one.alias)
 		if function, isFunction := value.(fieldFunc); isFunction {
@@ -139,7 +139,7 @@ func (e *execution) complete(value any, one selection, at []any) (any, error) {
 	switch value := value.(type) {
 	case node:
 		if len(one.fields) == 0 {
-			return nil, fmt.Errorf("Field must have selections (field '%s' returns %s but has no selections)", one.name, value["__typename"])
+			return nil, queryErrorf("Field must have selections (field '%s' returns %s but has no selections)", one.name, value["__typename"])
 		}
 		return e.resolve(value, one.fields, at)
 	case []node:
@@ -214,10 +214,10 @@ func (s *Server) typeNode(token *issued, name string) any {
 	return node{"__typename": "__Type", "name": name, "fields": fieldFunc(func(map[string]any) (any, error) { return fields, nil })}
 }
 
-// with returns a field that needs a permission of the token.
-func with(token *issued, permission, level string, then fieldFunc) fieldFunc {
+// readable returns a field that needs a permission of the token, for reading.
+func readable(token *issued, permission string, then fieldFunc) fieldFunc {
 	return func(args map[string]any) (any, error) {
-		if !allows(token.grant.Permissions, permission, level) {
+		if !allows(token.grant.Permissions, permission, "read") {
 			return nil, errGraphForbidden
 		}
 		return then(args)
@@ -239,12 +239,12 @@ func (s *Server) repositoryNode(token *issued, repo *repository) node {
 		"url": "https://github.com/" + repo.full(), "sshUrl": "git@github.com:" + repo.full() + ".git", "parent": nil, "isInOrganization": true,
 		"hasIssuesEnabled": true, "hasWikiEnabled": false, "hasProjectsEnabled": false, "hasDiscussionsEnabled": false, "viewerPermission": "READ",
 		"mergeCommitAllowed": true, "squashMergeAllowed": true, "rebaseMergeAllowed": true, "issueTemplates": []node{}, "pullRequestTemplates": []node{},
-		"defaultBranchRef": with(token, "contents", "read", func(map[string]any) (any, error) {
+		"defaultBranchRef": readable(token, "contents", func(map[string]any) (any, error) {
 			return node{"__typename": "Ref", "name": branch, "prefix": "refs/heads/"}, nil
 		}),
-		"issues": with(token, "issues", "read", func(args map[string]any) (any, error) { return s.issueNodes(token, repo, args) }),
-		"issue":  with(token, "issues", "read", one), "issueOrPullRequest": with(token, "issues", "read", one),
-		"pullRequests": with(token, "pull_requests", "read", func(map[string]any) (any, error) {
+		"issues": readable(token, "issues", func(args map[string]any) (any, error) { return s.issueNodes(token, repo, args) }),
+		"issue":  readable(token, "issues", one), "issueOrPullRequest": readable(token, "issues", one),
+		"pullRequests": readable(token, "pull_requests", func(map[string]any) (any, error) {
 			return connection("PullRequest", nil, 0, 0), nil
 		}),
 	}
@@ -267,7 +267,7 @@ func connection(kind string, all []node, from, size int) node {
 func (s *Server) issueNodes(token *issued, repo *repository, args map[string]any) (any, error) {
 	for name := range args {
 		if !slices.Contains([]string{"first", "after", "states", "orderBy", "labels", "filterBy"}, name) {
-			return nil, fmt.Errorf("Field 'issues' doesn't accept argument '%s'", name)
+			return nil, queryErrorf("Field 'issues' doesn't accept argument '%s'", name)
 		}
 	}
 	if filter, ok := args["filterBy"].(map[string]any); ok {
@@ -296,7 +296,8 @@ func (s *Server) issueNodes(token *issued, repo *repository, args map[string]any
 	}
 	from := 0
 	if after := text(args, "after"); after != "" {
-		raw, err := base64.StdEncoding.DecodeString(after)
+		raw, _ := base64.StdEncoding.DecodeString(after) // what is not Base64 is no number either
+		var err error
 		if from, err = strconv.Atoi(strings.TrimPrefix(string(raw), "cursor:")); err != nil || from < 0 || from > len(all) {
 			return nil, &graphError{Type: "INVALID_CURSOR_ARGUMENTS", Message: "`" + after + "` does not appear to be a valid cursor."}
 		}
@@ -360,7 +361,7 @@ func (s *Server) mutations(token *issued) node {
 				return nil, errGraphForbidden
 			}
 			if text(in, "title") == "" {
-				return nil, errors.New("Argument 'title' on InputObject 'CreateIssueInput' is required")
+				return nil, queryError("Argument 'title' on InputObject 'CreateIssueInput' is required")
 			}
 			one := s.addIssue(repo, text(in, "title"), text(in, "body"), nil)
 			return node{"__typename": "CreateIssuePayload", "issue": s.issueNode(token, repo, one)}, nil

@@ -2,7 +2,6 @@ package githubapi
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"unicode"
@@ -33,7 +32,14 @@ type graphParser struct {
 	tokens []string
 }
 
-var errSyntax = errors.New("Parse error")
+// queryError means that a query is not one of GitHub's schema, in GitHub's words.
+type queryError string
+
+func (e queryError) Error() string { return string(e) }
+
+func queryErrorf(format string, args ...any) error { return queryError(fmt.Sprintf(format, args...)) }
+
+var errSyntax error = queryError("Parse error")
 
 // graphTokens splits a document. Strings keep their quotes.
 func graphTokens(text string) ([]string, error) {
@@ -130,7 +136,7 @@ func parseGraph(text string) (graphDocument, error) {
 			doc.fragments[name] = one
 		case "query", "mutation", "{":
 			if doc.kind != "" {
-				return doc, errors.New("An operation name is required")
+				return doc, queryError("An operation name is required")
 			}
 			doc.kind = "query"
 			if kind != "{" {
@@ -245,12 +251,12 @@ func (p *graphParser) members(end string) (map[string]any, error) {
 }
 
 func (p *graphParser) value() (any, error) {
-	switch token := p.next(); {
-	case token == "":
+	switch token := p.next(); token {
+	case "":
 		return nil, errSyntax
-	case token == "$":
+	case "$":
 		return variable(p.next()), nil
-	case token == "[":
+	case "[":
 		all := []any{}
 		for !p.skip("]") {
 			one, err := p.value()
@@ -260,7 +266,7 @@ func (p *graphParser) value() (any, error) {
 			all = append(all, one)
 		}
 		return all, nil
-	case token == "{":
+	case "{":
 		return p.members("}")
 	default:
 		var value any
@@ -280,7 +286,7 @@ func bind(value any, variables map[string]any) (any, error) {
 	case variable:
 		bound, ok := variables[string(value)]
 		if !ok {
-			return nil, fmt.Errorf("Variable $%s is used but not declared", string(value))
+			return nil, queryErrorf("Variable $%s is used but not declared", string(value))
 		}
 		return bound, nil
 	case []any:
