@@ -43,7 +43,7 @@ type deployment struct {
 
 func deploy(t *testing.T) *deployment {
 	t.Helper()
-	stack, err := local.Start(t.Context(), t.TempDir()+"/state", 0, func(string) {})
+	stack, err := local.Start(t.Context(), local.Config{Dir: t.TempDir() + "/state", Progress: func(string) {}})
 	if err != nil {
 		t.Fatal(err)
 	}

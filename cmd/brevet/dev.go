@@ -18,6 +18,8 @@ import (
 	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/devstack/local"
+	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/scopes"
 	"golang.org/x/oauth2"
 )
 
@@ -39,6 +41,10 @@ type DevServeCmd struct {
 	Prepare      bool          `help:"Build the dependencies of the stack and exit."`
 	SVIDTTL      time.Duration `help:"Lifetime of SVIDs. A workload gets a new SVID after half of the lifetime." name:"svid-ttl" default:"1h"`
 	AuthorityTTL time.Duration `help:"Time before signing authorities rotate, as with SPIRE. Default: never." name:"authority-ttl"`
+	Catalogue    string        `help:"Folder with the catalogue of a new stack. Default: the example catalogue." type:"existingdir"`
+	GitHubApp    []string      `name:"github-app" help:"GitHub App to issue tokens with, as NAME=CLIENT_ID:KEY_FILE. The key is imported into the stack's Vault. Later runs need neither the flag nor the file." placeholder:"NAME=CLIENT_ID:FILE" sep:"none"`
+	GitHubURL    string        `name:"github-url" help:"URL of the REST API of these Apps. Default: https://api.github.com. GitHub Enterprise Server has it at https://HOST/api/v3." placeholder:"URL"`
+	GitHubCA     string        `name:"github-ca" help:"PEM file with the roots for the certificate of a GitHub Enterprise Server." type:"path"`
 	Verbose      bool          `help:"Show the broker's log." short:"v"`
 }
 
@@ -48,7 +54,11 @@ func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 		return devstack.Prepare(ctx, con.say)
 	}
 	began := time.Now()
-	stack, err := local.Start(ctx, c.State, c.SVIDTTL, con.say)
+	wanted := local.Config{Dir: c.State, SVIDTTL: c.SVIDTTL, Progress: con.say, Catalogue: c.Catalogue}
+	if err := c.gitHub(&wanted); err != nil {
+		return err
+	}
+	stack, err := local.Start(ctx, wanted)
 	if err != nil {
 		return ended(ctx, err)
 	}
@@ -88,6 +98,28 @@ func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 		printDev(con, stack, time.Since(began))
 	})
 	return errors.Join(err, announced)
+}
+
+// gitHub reads the flags that describe GitHub Apps.
+func (c *DevServeCmd) gitHub(wanted *local.Config) error {
+	if len(c.GitHubApp) == 0 && (c.GitHubURL != "" || c.GitHubCA != "") {
+		return errors.New("--github-url and --github-ca need --github-app")
+	}
+	wanted.GitHub, wanted.GitHubKeys = map[string]local.GitHubApp{}, map[string]secret.Text{}
+	for _, value := range c.GitHubApp {
+		name, rest, named := strings.Cut(value, "=")
+		id, file, ok := strings.Cut(rest, ":")
+		if !named || !ok || !scopes.IsApp(name) || id == "" || file == "" {
+			return fmt.Errorf("--github-app %s: write NAME=CLIENT_ID:KEY_FILE, with a name of lower-case letters, digits and inner dashes", quote(value))
+		}
+		key, err := secret.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("--github-app: %w", err)
+		}
+		wanted.GitHub[name] = local.GitHubApp{ClientID: id, URL: c.GitHubURL, CAFile: c.GitHubCA}
+		wanted.GitHubKeys[name] = secret.New(key)
+	}
+	return nil
 }
 
 // notOnPath returns the folder of this program, or an empty string if its name alone would start it.

@@ -62,7 +62,7 @@ func (d Demo) Play(ctx context.Context) (chapters []Chapter, shown []string, err
 	s := &story{Demo: d}
 	s.Say("The demo runs real servers: PostgreSQL, a Vault core, and a SPIFFE Workload API.")
 	began := s.Now()
-	if s.stack, err = local.Start(ctx, dir, 0, func(line string) { s.Say("  " + line) }); err != nil {
+	if s.stack, err = local.Start(ctx, local.Config{Dir: dir, Progress: func(line string) { s.Say("  " + line) }}); err != nil {
 		return nil, nil, err
 	}
 	defer func() { _ = s.stack.Close() }()

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -98,6 +99,30 @@ vault:
   approle: {role_id_file: approle/role_id, secret_id_file: approle/secret_id}
 `
 
+// Config says what Start starts.
+type Config struct {
+	// Dir is the state folder. A stack that is there resumes.
+	Dir string
+	// SVIDTTL is the lifetime of SVIDs. Zero means one hour.
+	SVIDTTL  time.Duration
+	Progress func(string)
+	// Catalogue is the folder whose catalogue a new stack gets. Empty means the example catalogue.
+	Catalogue string
+	// GitHub are Apps to add to those of earlier runs, by name. GitHubKeys are their private keys in PEM, to import into Vault.
+	GitHub     map[string]GitHubApp
+	GitHubKeys map[string]secret.Text
+}
+
+// GitHubApp is a GitHub App in the configuration of `brevet serve`.
+type GitHubApp struct {
+	ClientID string `yaml:"client_id"`
+	URL      string `yaml:"url,omitempty"`
+	CAFile   string `yaml:"ca_file,omitempty"`
+}
+
+// ErrCatalogue says that a stack already has another catalogue than the given one.
+var ErrCatalogue = errors.New("the stack already has a catalogue")
+
 // Stack is a deployment without its broker.
 type Stack struct {
 	*devstack.Stack
@@ -112,23 +137,25 @@ type Stack struct {
 		Listen  string
 		People  struct{ Issuer string }
 		Console struct{ Listen string }
+		GitHub  map[string]GitHubApp
 	}
+	wanted  Config
 	sockets string // the folder of the sockets
 	api     string // address of the stack's API
 	closers []func() error
 }
 
-// Start starts a stack in dir, or resumes the one that is there. SVIDs live for svidTTL; zero means one hour.
-func Start(ctx context.Context, dir string, svidTTL time.Duration, progress func(string)) (_ *Stack, err error) {
-	dir, err = filepath.Abs(dir)
+// Start starts a stack, or resumes the one that is in the folder.
+func Start(ctx context.Context, c Config) (_ *Stack, err error) {
+	dir, err := filepath.Abs(c.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("resolving the state folder: %w", err)
 	}
-	servers, err := devstack.Start(ctx, devstack.Config{Dir: dir, Progress: progress})
+	servers, err := devstack.Start(ctx, devstack.Config{Dir: dir, Progress: c.Progress})
 	if err != nil {
 		return nil, err
 	}
-	s := &Stack{Stack: servers, Dir: dir, ConfigFile: filepath.Join(dir, "brevet.yaml"), closers: []func() error{servers.Close}}
+	s := &Stack{Stack: servers, Dir: dir, ConfigFile: filepath.Join(dir, "brevet.yaml"), wanted: c, closers: []func() error{servers.Close}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -145,7 +172,7 @@ func Start(ctx context.Context, dir string, svidTTL time.Duration, progress func
 		{"choosing the API's address", s.chooseAPI},
 		{"seeding the catalogue", s.seedCatalogue},
 		{"preparing Vault", s.prepareVault},
-		{"issuing identities", func(context.Context) error { return s.serveWorkloads(svidTTL) }},
+		{"issuing identities", func(context.Context) error { return s.serveWorkloads(c.SVIDTTL) }},
 		{"starting the OpenID provider", s.servePeople},
 		{"writing the configuration", s.writeConfig},
 	} {
@@ -197,10 +224,20 @@ func (s *Stack) prepareDatabase(ctx context.Context) error {
 	return secret.WriteFile(s.Path("owner-url"), admin.String()+"\n")
 }
 
-// seedCatalogue copies the example catalogue once, for the developer to change. Gateways may also call the stack's own API.
+// seedCatalogue copies a catalogue once, for the developer to change. With the examples, gateways may also call the stack's own
+// API.
 func (s *Stack) seedCatalogue(context.Context) error {
-	if _, err := os.Stat(s.Path("catalog")); err == nil {
+	_, err := os.Stat(s.Path("catalog"))
+	switch {
+	case err == nil && s.wanted.Catalogue == "":
 		return nil
+	case err == nil:
+		return s.sameCatalogue()
+	case s.wanted.Catalogue != "":
+		if _, err := scopes.LoadFS(os.DirFS(s.wanted.Catalogue)); err != nil {
+			return fmt.Errorf("loading the catalogue in %s: %w", s.wanted.Catalogue, err)
+		}
+		return os.CopyFS(s.Path("catalog"), os.DirFS(s.wanted.Catalogue))
 	}
 	catalog, err := fs.Sub(examples.Catalog, "catalog")
 	if err != nil {
@@ -218,6 +255,18 @@ func (s *Stack) seedCatalogue(context.Context) error {
 	return secret.WriteFile(github, strings.ReplaceAll(string(text), "hosts: [github-gateway.acme.example]", hosts))
 }
 
+// sameCatalogue refuses a catalogue that a stack would ignore because it has one.
+func (s *Stack) sameCatalogue() error {
+	given, err := scopes.LoadFS(os.DirFS(s.wanted.Catalogue))
+	if err != nil {
+		return fmt.Errorf("loading the catalogue in %s: %w", s.wanted.Catalogue, err)
+	}
+	if had, err := scopes.LoadFS(os.DirFS(s.Path("catalog"))); err != nil || had.Digest() != given.Digest() {
+		return fmt.Errorf("%w: it is in %s. Apply a new one with brevet catalog apply, or delete %s to start over", ErrCatalogue, s.Path("catalog"), s.Dir)
+	}
+	return nil
+}
+
 // prepareVault mounts engines for the example catalogue, and gives the broker what it needs for the one in the state folder.
 func (s *Stack) prepareVault(ctx context.Context) error {
 	catalogue, err := scopes.LoadFS(os.DirFS(s.Path("catalog")))
@@ -231,6 +280,7 @@ func (s *Stack) prepareVault(ctx context.Context) error {
 		Addr: s.Vault.Addr(), Token: s.Vault.RootToken(),
 		Mount: "transit", SigningKey: "brevet", KeyType: "ecdsa-p256", Role: "brevet",
 		TokenRole: "brevet", Policies: catalogue.VaultPolicies(),
+		GitHub: catalogue.NeedsGitHub(), GitHubKeys: s.wanted.GitHubKeys,
 	}
 	for _, scope := range catalogue.Scopes() {
 		bootstrap.MaxTTL = max(bootstrap.MaxTTL, scope.TTL.Max)
@@ -314,8 +364,19 @@ func (s *Stack) writeConfig(ctx context.Context) error {
 		return err
 	}
 	s.URL, s.Console = "https://"+localhost(broker), "http://"+localhost(console)
-	return os.WriteFile(s.ConfigFile, fmt.Appendf(nil, configuration,
-		broker, s.URL, s.Socket("brevet"), Audience, s.People.Issuer(), console, s.Console, s.Vault.Addr()), 0o600)
+	text := fmt.Appendf(nil, configuration,
+		broker, s.URL, s.Socket("brevet"), Audience, s.People.Issuer(), console, s.Console, s.Vault.Addr())
+	apps := map[string]GitHubApp{}
+	maps.Copy(apps, s.earlier.GitHub)
+	maps.Copy(apps, s.wanted.GitHub)
+	if len(apps) > 0 {
+		github, err := yaml.Marshal(map[string]any{"github": apps})
+		if err != nil {
+			return err
+		}
+		text = append(text, github...)
+	}
+	return os.WriteFile(s.ConfigFile, text, 0o600)
 }
 
 // localhost returns an address with the host name localhost, for which certificates are issued.
