@@ -68,7 +68,7 @@ var arrows = map[string][]string{
 	"internal/login":              {"internal/people", "internal/refusal", "internal/safetext", "internal/secret"},
 	"tests/faults":                {},
 	"tests/canary":                {},
-	"tests/docs":                  {},
+	"tests/docs":                  {"internal/testkit"},
 	"tests/history":               {},
 	"tests/integrations":          {},
 	"tests/mutants":               {},

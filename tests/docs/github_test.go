@@ -1,0 +1,78 @@
+package docs_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/brevet-dev/brevet/internal/testkit"
+)
+
+const githubGuide = "docs/github.md"
+
+// The commands of "From nothing to your first GitHub token" work as they stand in the document, in its order, against the double of
+// GitHub. Only what a reader gets from GitHub is replaced: the client id, the private key, and the address with its authority.
+func TestGitHubGuideRuns(t *testing.T) {
+	hub := testkit.StartGitHub(t)
+	hub.AddIssue("acme/api", "The build is flaky", "")
+	text, err := os.ReadFile(filepath.Join(root, githubGuide))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks, skipped, err := parse(string(text))
+	if err != nil || skipped != 0 {
+		t.Fatalf("%d blocks do not run: %v", skipped, err)
+	}
+	folder, home := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "app.pem"), []byte(hub.KeyPEM.Reveal()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// "brevet dev" runs until the shell ends, because the next block is for another terminal. The user's home has a Vault that is built.
+	origin := strings.Replace(hub.URL(), "127.0.0.1", "localhost", 1)
+	host := strings.TrimPrefix(origin, "https://")
+	replace := strings.NewReplacer(
+		"https://api.github.com", origin, "https://github.com", origin,
+		"[api.github.com]", "['"+host+"']", "[github.com]", "['"+host+"']",
+		"Iv23liExample", hub.App().ClientID,
+		"--for gh ", "--for gh="+host+" ",
+		"exec --egress --", "exec --egress --host-ca "+hub.CAFile()+" --allow-private 127.0.0.1/32 -- env NO_PROXY= no_proxy=",
+	)
+	var b strings.Builder
+	b.WriteString("trap 'echo \"failed: $BASH_COMMAND\" >&2' ERR\n")
+	started := false
+	for _, each := range blocks {
+		command := replace.Replace(each.text)
+		if strings.HasPrefix(command, "brevet dev ") {
+			started = true
+			command = "HOME='" + os.Getenv("HOME") + "' " + command + " --github-url " + origin + " --github-ca " + hub.CAFile() + " &\n" +
+				"trap 'kill -TERM '$!'; wait || true' EXIT\n" +
+				"for i in $(seq 900); do brevet dev env >/dev/null 2>&1 && break; sleep 0.1; done"
+		}
+		fmt.Fprintf(&b, "echo '== %s:%d' >&2\n%s\n", githubGuide, each.line, expecting(command))
+	}
+	if !started || len(blocks) < 8 {
+		t.Fatalf("read %d blocks: they are not being read", len(blocks))
+	}
+	bin := buildBrevet(t)
+	out := runShell(t, startWithin+documentWithin, b.String(), home, folder, append(clean(home, bin+":"+os.Getenv("PATH")),
+		"SSL_CERT_FILE="+hub.CAFile(), "CURL_CA_BUNDLE="+hub.CAFile(), "GIT_SSL_CAINFO="+hub.CAFile(), "GIT_TERMINAL_PROMPT=0"))
+	if got := strings.Count(out, "The build is flaky"); got != 3 {
+		t.Errorf("curl, gh and curl through the gateway printed the issue %d times:\n%s", got, last(out, 3000))
+	}
+	for _, clone := range []string{"by-token", "by-gateway"} {
+		if _, err := os.Stat(filepath.Join(folder, clone, ".git", "HEAD")); err != nil {
+			t.Errorf("git did not clone: %v", err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(folder, "app.pem")); err == nil {
+		t.Error("the guide leaves the App's key in the folder")
+	}
+	if live := hub.Live(); len(live) > 0 {
+		t.Errorf("tokens live after the end of the guide: %v", live)
+	}
+	for _, violation := range hub.Violations() {
+		t.Error(violation)
+	}
+}
