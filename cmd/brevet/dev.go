@@ -136,18 +136,26 @@ func printDev(con *console, stack *local.Stack, took time.Duration) {
 	if folder := notOnPath(); folder != "" {
 		self = quote(filepath.Join(folder, self))
 	}
+	examples := `  brevet request github.issues.read repo=acme/api --task try-1
+  brevet request github.issues.write repo=acme/api --task try-1
+  brevet request github.repo.delete repo=acme/api --task try-1
+
+The second request requires approval. Log in as an approver, alice or bob, and approve it:
+`
+	if _, err := os.Stat(stack.Path("catalog/github.yaml")); err != nil { // a catalogue of the developer
+		examples = `  brevet scopes
+  brevet request SCOPE name=value --task try-1
+
+If a request requires approval, log in as an approver, alice or bob, and approve it:
+`
+	}
 	fmt.Fprintf(con.out, `
 Brevet serves on %[1]s, after %[2]s. Ctrl-C stops the stack; its state stays in %[3]s.
 
 In another terminal, act as a sandbox:
 
   eval "$(%[4]s dev env --state %[5]s)"
-  brevet request github.issues.read repo=acme/api --task try-1
-  brevet request github.issues.write repo=acme/api --task try-1
-  brevet request github.repo.delete repo=acme/api --task try-1
-
-The second request requires approval. Log in as an approver, alice or bob, and approve it:
-
+%[8]s
   brevet dev login alice
   brevet approvals list
 
@@ -164,7 +172,7 @@ Edit scopes and policies in %[7]s, check them with
   brevet catalog check %[7]s
 and apply them as an admin (bob):
   brevet dev login bob && brevet catalog apply %[7]s --person --reason "try it"
-`, stack.URL, took.Round(100*time.Millisecond), stack.Dir, self, quote(stack.Dir), stack.Console, quote(stack.Path("catalog")))
+`, stack.URL, took.Round(100*time.Millisecond), stack.Dir, self, quote(stack.Dir), stack.Console, quote(stack.Path("catalog")), examples)
 }
 
 // workload returns the variables with which to act as a workload of the stack that runs in the folder.

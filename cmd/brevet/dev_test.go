@@ -316,3 +316,20 @@ func TestDevPrepareStartsNothing(t *testing.T) {
 	}
 	nothingRuns(t, dir)
 }
+
+// A GitHub App that cannot be used is refused before anything starts.
+func TestDevRefusesIncompleteGitHubApps(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir() + "/state"
+	for want, args := range map[string][]string{
+		"write NAME=CLIENT_ID:KEY_FILE":                {"--github-app", "acme=Iv23liExample"},
+		"write NAME=CLIENT_ID:KEY_FILE, with a name":   {"--github-app", "../acme=Iv23liExample:app.pem"},
+		"reading a secret":                             {"--github-app", "acme=Iv23liExample:" + state + "/none.pem"},
+		"--github-url and --github-ca need --github-a": {"--github-url", "https://github.acme.example/api/v3"},
+	} {
+		inProcess(t, append([]string{"dev", "--state", state}, args...)...).want(t, 1, want)
+	}
+	if found := running(t, state); len(found) > 0 {
+		t.Errorf("runs %q", found)
+	}
+}

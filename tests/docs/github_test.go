@@ -41,20 +41,25 @@ func TestGitHubGuideRuns(t *testing.T) {
 	)
 	var b strings.Builder
 	b.WriteString("trap 'echo \"failed: $BASH_COMMAND\" >&2' ERR\n")
+	await := "for i in $(seq 900); do brevet dev env >/dev/null 2>&1 && break; sleep 0.1; done\n"
+	vault := "HOME='" + os.Getenv("HOME") + "' "
 	started := false
 	for _, each := range blocks {
 		command := replace.Replace(each.text)
 		if strings.HasPrefix(command, "brevet dev ") {
 			started = true
-			command = "HOME='" + os.Getenv("HOME") + "' " + command + " --github-url " + origin + " --github-ca " + hub.CAFile() + " &\n" +
-				"trap 'kill -TERM '$!'; wait || true' EXIT\n" +
-				"for i in $(seq 900); do brevet dev env >/dev/null 2>&1 && break; sleep 0.1; done"
+			command = vault + command + " --github-url " + origin + " --github-ca " + hub.CAFile() + " &\nDEV=$!; trap 'kill -TERM $DEV; wait || true' EXIT\n" + await
 		}
 		fmt.Fprintf(&b, "echo '== %s:%d' >&2\n%s\n", githubGuide, each.line, expecting(command))
 	}
 	if !started || len(blocks) < 8 {
 		t.Fatalf("read %d blocks: they are not being read", len(blocks))
 	}
+	// "Later, brevet dev is enough": the stack keeps the App, and says so when it gets a catalogue that it would ignore.
+	b.WriteString("kill -TERM $DEV; wait $DEV\nsed -i.bak 's/max: 30m/max: 20m/' catalog/code.yaml\n" +
+		"got=0; " + vault + "brevet dev --catalogue catalog 2>refused || got=$?; test $got = 1; grep -q 'already has a catalogue' refused\n" +
+		vault + "brevet dev &\nDEV=$!\n" + await + "eval \"$(brevet dev env)\"\n" +
+		"brevet request code.read repo=api --task later; brevet task end later\n")
 	bin := buildBrevet(t)
 	out := runShell(t, startWithin+documentWithin, b.String(), home, folder, append(clean(home, bin+":"+os.Getenv("PATH")),
 		"SSL_CERT_FILE="+hub.CAFile(), "CURL_CA_BUNDLE="+hub.CAFile(), "GIT_SSL_CAINFO="+hub.CAFile(), "GIT_TERMINAL_PROMPT=0"))
