@@ -41,7 +41,7 @@ type DevServeCmd struct {
 	Prepare      bool          `help:"Build the dependencies of the stack and exit."`
 	SVIDTTL      time.Duration `help:"Lifetime of SVIDs. A workload gets a new SVID after half of the lifetime." name:"svid-ttl" default:"1h"`
 	AuthorityTTL time.Duration `help:"Time before signing authorities rotate, as with SPIRE. Default: never." name:"authority-ttl"`
-	Catalogue    string        `help:"Folder with the catalogue of a new stack. Default: the example catalogue." type:"existingdir"`
+	Catalogue    string        `help:"Folder with the catalogue of a new stack. Default: the example catalogue." type:"path"`
 	GitHubApp    []string      `name:"github-app" help:"GitHub App to issue tokens with, as NAME=CLIENT_ID:KEY_FILE. The key is imported into the stack's Vault. Later runs need neither the flag nor the file." placeholder:"NAME=CLIENT_ID:FILE" sep:"none"`
 	GitHubURL    string        `name:"github-url" help:"URL of the REST API of these Apps. Default: https://api.github.com. GitHub Enterprise Server has it at https://HOST/api/v3." placeholder:"URL"`
 	GitHubCA     string        `name:"github-ca" help:"PEM file with the roots for the certificate of a GitHub Enterprise Server." type:"path"`
