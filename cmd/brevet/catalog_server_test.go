@@ -99,6 +99,12 @@ func TestCatalogPlanNamesPoliciesOfVault(t *testing.T) {
 func TestCatalogPlanNamesTheFirstNeedOfRS256(t *testing.T) {
 	_, admin, _ := served(t, testkit.Options{})
 	folder := draftOf(t)
+	for _, name := range []string{"cloud.yaml", "models.yaml", "code.yaml", "platform.cedar"} { // what has federation, and what names it
+		if err := os.Remove(filepath.Join(folder, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inProcess(t, on(admin, "apply", folder, "--reason", "no cloud", "--yes")...).want(t, 0)
 	cloud := filepath.Join(folder, "cloud.yaml")
 	if err := os.WriteFile(cloud, []byte(`scopes:
   - name: cloud.deploy
