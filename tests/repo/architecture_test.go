@@ -71,7 +71,6 @@ var arrows = map[string][]string{
 	"tests/docs":                  {},
 	"tests/integrations":          {},
 	"tests/history":               {},
-	"tests/integrations":          {},
 	"tests/mutants":               {},
 	"tests/neighbours":            {},
 	"tests/hostile":               {},

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -60,9 +61,7 @@ func (i *issuer) token(t *testing.T, algorithm jose.SignatureAlgorithm, changes 
 	t.Helper()
 	now := time.Now().Unix()
 	claims := map[string]any{"iss": i.URL, "sub": subject, "aud": audience, "iat": now, "nbf": now, "exp": now + 300, "jti": rand.Text()}
-	for name, value := range changes {
-		claims[name] = value
-	}
+	maps.Copy(claims, changes)
 	key := jose.SigningKey{Algorithm: algorithm, Key: jose.JSONWebKey{Key: i.rsa, KeyID: "r"}}
 	if algorithm == jose.ES256 {
 		key.Key = jose.JSONWebKey{Key: i.ecdsa, KeyID: "e"}

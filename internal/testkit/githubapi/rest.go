@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -178,9 +179,7 @@ func (s *Server) authorize(op operation, q *question) error {
 
 func (s *Server) encode(q *question, status int, value any) answer {
 	header := s.headers(q.r)
-	for name, values := range q.header {
-		header[name] = values
-	}
+	maps.Copy(header, q.header)
 	if value == nil {
 		header.Del("Content-Type")
 		return answer{status: status, header: header}

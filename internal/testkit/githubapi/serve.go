@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -55,9 +56,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if b.LoseAnswer {
 		panic(http.ErrAbortHandler)
 	}
-	for name, values := range out.header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), out.header)
 	if len(out.body) > 0 {
 		w.Header().Set("Content-Length", strconv.Itoa(len(out.body)))
 	}
