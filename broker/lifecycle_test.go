@@ -20,6 +20,7 @@ type lifecycle struct {
 	outcomeErr map[broker.Status]error
 	renewErr   []error // of the first calls, in order
 	revokeErr  error
+	hangs      string // the lease whose revocation gets no answer
 	onOutcome  func()
 
 	quarantines []broker.Quarantine
@@ -98,8 +99,12 @@ func (p *tape) Renew(_ context.Context, minted broker.Minted) error {
 	return err
 }
 
-func (p *tape) Revoke(_ context.Context, h broker.VaultLease) error {
+func (p *tape) Revoke(ctx context.Context, h broker.VaultLease) error {
 	p.say("revoke %s", h.Accessor)
+	if p.hangs != "" && h.Lease == p.hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	return p.revokeErr
 }
 
@@ -382,6 +387,27 @@ func TestSweepClosesTasks(t *testing.T) {
 	f.sweepOnce(t)
 	if len(f.tape.commands) != 1 || f.tape.commands[0].Actor != nil || f.tape.commands[0].Target.Task != "t-1" {
 		t.Errorf("got %+v, want the end of t-1 by nobody", f.tape.commands)
+	}
+}
+
+// A GitHub that does not answer delays the revocation of its own tokens only.
+func TestSweepDoesNotWaitForGitHub(t *testing.T) {
+	f := newFixture(t)
+	token, login := id(t, time.Minute, f.clock), id(t, time.Minute, f.clock)
+	f.tape.hangs = broker.GitHubLease(token)
+	f.tape.leads = 5 * time.Second
+	f.tape.due = []broker.LiveCredential{{
+		ID: token, Kind: "github", Status: broker.StatusIssued, Leased: true, VaultLease: broker.VaultLease{Lease: f.tape.hangs},
+	}}
+	f.tape.due = append(f.tape.due, broker.LiveCredential{
+		ID: login, Kind: "database", Status: broker.StatusRevoking, Detail: "task_ended", Leased: true, VaultLease: broker.VaultLease{Accessor: "a"},
+	})
+	f.sweepFor(t, 2*time.Second)
+	if got := slices.Index(f.tape.events, "settle revoked task_ended"); got < 0 {
+		t.Errorf("got %v, want the database login revoked", f.tape.events)
+	}
+	if got := len(f.tape.read); got < 2 {
+		t.Errorf("the sweeper looked %d times within two seconds", got)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/wait"
@@ -38,7 +39,7 @@ func (b *Broker) Sweep(ctx context.Context, election Election) error {
 	for ctx.Err() == nil {
 		err := election.AcquireLeadership(ctx, func(ctx context.Context, term int64) error {
 			b.cfg.Log.InfoContext(ctx, "sweep leadership acquired", "term", term)
-			s := &sweeper{Broker: b, election: election, term: term, attempts: map[string]attempt{}, seen: map[string]time.Time{}}
+			s := &sweeper{Broker: b, election: election, term: term, seen: map[string]time.Time{}}
 			defer s.alarm(ctx, 0) // the next leader counts again
 			return s.run(ctx)
 		})
@@ -58,6 +59,15 @@ type sweeper struct {
 	attempts map[string]attempt
 	seen     map[string]time.Time // when a record was found alive after its delivery
 	orders   time.Time            // all orders given before this time are carried out
+	gitHub   gitHubSweep
+}
+
+// gitHubSweep advances the tokens of GitHub beside all other records, so that a GitHub that does not answer delays nothing else.
+type gitHubSweep struct {
+	sync.WaitGroup
+
+	busy     atomic.Bool
+	attempts map[string]attempt // of the goroutine that runs while busy is set
 }
 
 // attempt is the retry state of one record.
@@ -89,6 +99,7 @@ func (s *sweeper) run(ctx context.Context) error {
 		})
 	}
 	duties.Wait()
+	s.gitHub.Wait()
 	return ctx.Err()
 }
 
@@ -124,9 +135,15 @@ func (s *sweeper) finish(ctx context.Context) error {
 			return err
 		}
 		s.alarm(ctx, unrevoked(held, now))
-		if done := s.advanceAll(ctx, held); len(held) < sweepBatch {
+		others := slices.DeleteFunc(slices.Clone(held), func(h LiveCredential) bool { return h.Kind == scopes.KindGitHub })
+		s.advanceGitHub(ctx, held)
+		var done int
+		if done, s.attempts = s.advanceAll(ctx, others, s.attempts); len(held) < sweepBatch {
 			// Older orders need not be read again, unless one of them could not be carried out.
-			if !slices.ContainsFunc(held, func(h LiveCredential) bool { _, open := s.attempts[h.ID]; return open && ordered(h) }) {
+			if !slices.ContainsFunc(held, func(h LiveCredential) bool {
+				_, open := s.attempts[h.ID]
+				return (open || h.Kind == scopes.KindGitHub) && ordered(h)
+			}) {
 				s.orders = now.Add(-time.Minute)
 			}
 			return nil
@@ -154,14 +171,27 @@ func unrevoked(held []LiveCredential, now time.Time) int {
 	return n
 }
 
-// advanceAll tries each record that is due for another attempt, and returns how many are finished.
-func (s *sweeper) advanceAll(ctx context.Context, held []LiveCredential) int {
+// advanceGitHub advances the tokens of GitHub among the records, unless earlier ones still are in progress.
+func (s *sweeper) advanceGitHub(ctx context.Context, held []LiveCredential) {
+	held = slices.DeleteFunc(slices.Clone(held), func(h LiveCredential) bool { return h.Kind != scopes.KindGitHub })
+	if len(held) == 0 || s.gitHub.busy.Swap(true) {
+		return
+	}
+	s.gitHub.Go(func() {
+		defer s.gitHub.busy.Store(false)
+		_, s.gitHub.attempts = s.advanceAll(ctx, held, s.gitHub.attempts)
+	})
+}
+
+// advanceAll tries each record that is due for another attempt. It returns how many are finished, and the state of the others.
+func (s *sweeper) advanceAll(ctx context.Context, held []LiveCredential, attempts map[string]attempt) (done int, open map[string]attempt) {
 	var mu sync.Mutex
 	var workers errgroup.Group
 	workers.SetLimit(endRevokers)
-	now, done, open := s.cfg.Now(), 0, map[string]attempt{}
+	now := s.cfg.Now()
+	open = map[string]attempt{}
 	for _, h := range held {
-		a := s.attempts[h.ID]
+		a := attempts[h.ID]
 		workers.Go(func() error {
 			over := !now.Before(a.next) && s.advance(ctx, h)
 			if !over && !now.Before(a.next) {
@@ -179,8 +209,7 @@ func (s *sweeper) advanceAll(ctx context.Context, held []LiveCredential) int {
 		})
 	}
 	_ = workers.Wait()
-	s.attempts = open
-	return done
+	return done, open
 }
 
 func (s *sweeper) alarm(ctx context.Context, unrevoked int) {
