@@ -17,7 +17,6 @@ import (
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/egress"
-	"github.com/brevet-dev/brevet/internal/private"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
@@ -26,8 +25,9 @@ import (
 
 // EgressCmd is `brevet egress`.
 type EgressCmd struct {
-	Serve EgressServeCmd `cmd:"" default:"withargs" help:"Run a gateway that adds credentials to the sandbox's outgoing calls. The default."`
-	Env   EgressEnvCmd   `cmd:"" help:"Print the environment variables that route common programs through a gateway."`
+	Serve   EgressServeCmd   `cmd:"" default:"withargs" help:"Run a gateway that adds credentials to the sandbox's outgoing calls. The default."`
+	Env     EgressEnvCmd     `cmd:"" help:"Print the environment variables that route common programs through a gateway."`
+	Connect EgressConnectCmd `cmd:"" help:"Run a program in a sandbox without a network, and forward its calls to the Unix socket of a gateway outside."`
 }
 
 // OutFlags say which addresses a gateway may call, and how often.
@@ -45,10 +45,11 @@ type EgressServeCmd struct {
 	Reason string  `help:"Reason for the record, in one sentence."`
 	Scope  inOrder `help:"A scope that may be used; repeatable. Default: all scopes that the sandbox may request. --param applies to the preceding scope." placeholder:"NAME"`
 	Param  inOrder `help:"A parameter that no path supplies: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE"`
-	Listen string  `help:"Loopback address for the sandbox, with a password." default:"127.0.0.1:3128"`
-	Socket string  `help:"Unix socket of mode 0600 for the sandbox to call, without a password." type:"path"`
-	MTLS   string  `help:"Address (host:port) for sandboxes that authenticate with their SVIDs. The Workload API must also give their identities to this gateway." name:"listen-mtls"`
-	Dir    string  `help:"Folder for the gateway's certificate, address and password, which brevet egress env reads. Default: brevet/egress in your cache folder." type:"path"`
+	Listen string  `help:"Loopback address for the sandbox, with a password. none: only the other listeners." default:"127.0.0.1:3128"`
+	Socket string  `help:"Unix socket for the sandbox to call, without a password. Its folder gets the PostgreSQL socket and ca.pem too: give the sandbox the folder." type:"path"`
+	SocketFlags
+	MTLS string `help:"Address (host:port) for sandboxes that authenticate with their SVIDs. The Workload API must also give their identities to this gateway." name:"listen-mtls"`
+	Dir  string `help:"Folder for the gateway's certificate, address and password, which brevet egress env reads. Default: brevet/egress in your cache folder." type:"path"`
 }
 
 // releaseWithin bounds the release of a gateway's credentials.
@@ -80,11 +81,12 @@ func (c *EgressServeCmd) Run(ctx context.Context, con *console) (err error) {
 	if err != nil {
 		return err
 	}
-	if at, err := netip.ParseAddrPort(c.Listen); err != nil || !at.Addr().IsLoopback() {
-		return fmt.Errorf("--listen: %s is not a loopback address with a port, which is required because the password is sent without TLS", c.Listen)
+	if err := c.checkListeners(); err != nil {
+		return err
 	}
-	if c.MTLS != "" && c.JWT {
-		return errors.New("--listen-mtls: requires X.509-SVIDs, and excludes --jwt")
+	access, err := c.access()
+	if err != nil {
+		return err
 	}
 	format := "text"
 	if con.json {
@@ -111,23 +113,55 @@ func (c *EgressServeCmd) Run(ctx context.Context, con *console) (err error) {
 		return err
 	}
 	tasks, serving := errgroup.WithContext(ctx)
-	local, err := gateway.Listen(serving, c.Listen, c.Dir)
+	news := "serving; brevet egress env --dir " + quote(c.Dir) + " prints the environment variables"
+	if c.Listen == noListener {
+		news = "serving"
+		err = gateway.WriteCA(filepath.Join(c.Dir, "ca.pem"))
+	} else {
+		err = serveLocal(tasks, serving, own, func() (*egress.Local, error) { return gateway.Listen(serving, c.Listen, c.Dir) })
+	}
 	if err != nil {
 		return err
 	}
-	tasks.Go(func() error { return local.Serve(serving, own) })
 	if c.Socket != "" {
-		socket, err := private.Listen(c.Socket)
+		err := serveLocal(tasks, serving, own, func() (*egress.Local, error) { return gateway.ListenUnix(c.Socket, access) })
 		if err != nil {
 			return fmt.Errorf("--socket: %w", err)
 		}
-		tasks.Go(func() error { return gateway.Serve(serving, socket, egress.Alone(own)) })
 	}
 	if c.MTLS != "" {
 		tasks.Go(func() error { return c.serveWorkloads(serving, gateway, config) })
 	}
-	con.say("serving; brevet egress env --dir " + quote(c.Dir) + " prints the environment variables")
+	con.say(news)
 	return ended(ctx, tasks.Wait())
+}
+
+// noListener is the value of --listen for no loopback port.
+const noListener = "none"
+
+// checkListeners refuses combinations of listeners that cannot work.
+func (c *EgressServeCmd) checkListeners() error {
+	switch at, err := netip.ParseAddrPort(c.Listen); {
+	case c.MTLS != "" && c.JWT:
+		return errors.New("--listen-mtls: requires X.509-SVIDs, and excludes --jwt")
+	case c.Listen == noListener && c.Socket == "" && c.MTLS == "":
+		return errors.New("--listen none: requires --socket or --listen-mtls, because nobody can reach the gateway otherwise")
+	case c.Listen != noListener && (err != nil || !at.Addr().IsLoopback()):
+		return fmt.Errorf("--listen: %s is not a loopback address with a port, which is required because the password is sent without TLS", c.Listen)
+	case c.Socket == "" && c.SocketFlags != (SocketFlags{}):
+		return errors.New("--socket-mode and --socket-owner require --socket")
+	}
+	return nil
+}
+
+// serveLocal serves what open opens, as one of the tasks.
+func serveLocal(tasks *errgroup.Group, ctx context.Context, own *egress.Sandbox, open func() (*egress.Local, error)) error { //nolint:revive // the group's own context
+	local, err := open()
+	if err != nil {
+		return err
+	}
+	tasks.Go(func() error { return local.Serve(ctx, own) })
+	return nil
 }
 
 // closeGateway releases the gateway's credentials and reports their last uses.

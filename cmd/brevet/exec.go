@@ -35,9 +35,10 @@ type ExecCmd struct {
 	TTL    inOrder `help:"Time to live of each credential. Default: that of the scope, or its maximum with --env." placeholder:"DURATION" name:"ttl"`
 	Env    inOrder `help:"Set the credential as this environment variable, which cannot be renewed." placeholder:"NAME[=FIELD]"`
 	File   inOrder `help:"Write the credential to this file: a name in the private folder $BREVET_DIR, or a path." placeholder:"PATH[=FIELD]"`
-	Socket inOrder `help:"Serve the credential on this Unix socket, named as in --file." placeholder:"PATH[=FIELD]"`
+	Socket inOrder `help:"Serve the credential on this Unix socket, named as in --file. Before the first --scope, with --egress: serve the gateway there, and not on a port, for a program that starts a sandbox without a network." placeholder:"PATH[=FIELD]"`
 	For    inOrder `help:"Supply the credential in the form that this program expects: psql, curl, kubectl, ssh, aws, google, azure, anthropic, openai, gh[=HOST], docker=[USER@]HOST or npm=HOST[/PATH]. For the last five, =FIELD at the end selects a field. A key for openai or anthropic is a variable, as with --env; a JWT for anthropic is a file." placeholder:"PROGRAM"`
 	Egress bool    `help:"Run a gateway that adds credentials to the program's outgoing calls, so that the program holds none. The gateway uses each --scope without a destination, or by default all scopes."`
+	ConfineFlags
 	OutFlags
 	Program []string `arg:"" help:"The program and its arguments, after --." passthrough:""`
 }
@@ -62,6 +63,9 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 	}
 	if len(c.Scope) == 0 && !c.Egress {
 		return errors.New("no credentials for the program: set --scope or --egress")
+	}
+	if err := c.checkConfined(c.Egress); err != nil {
+		return err
 	}
 	path, err := findProgram(c.Program[0])
 	if err != nil {
@@ -116,6 +120,10 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 		return waiting.Err()
 	}
 	environ = env.Environ(append(environ, "BREVET_TASK="+env.Task, "BREVET_DIR="+folder.Path))
+	program := exec.Command(path) //nolint:gosec,noctx // the user's own program, which ends when it wants to
+	program.Args, program.Env = c.Program, environ
+	program.Stdin, program.Stdout, program.Stderr = os.Stdin, os.Stdout, os.Stderr
+	start := execenv.Start
 	if c.Egress { // a gateway for the program alone
 		gateway, err := c.gateway(slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -126,18 +134,14 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 		if err != nil {
 			return explain(con, err)
 		}
-		local, err := gateway.Listen(ctx, "127.0.0.1:0", folder.Path)
-		if err != nil {
-			return err
-		}
-		go func() { _ = local.Serve(context.WithoutCancel(ctx), own) }() // until it is closed
-		environ = append(environ, local.Environ()...)
+		exit := &gatewayExit{gateway: gateway, sandbox: own, folder: folder}
+		start = func(cmd *exec.Cmd) (*execenv.Program, error) { return c.startBehind(ctx, exit, cmd) }
 	}
-	program := exec.Command(path) //nolint:gosec,noctx // the user's own program, which ends when it wants to
-	program.Args, program.Env = c.Program, environ
-	program.Stdin, program.Stdout, program.Stderr = os.Stdin, os.Stdout, os.Stderr
-	running, err := execenv.Start(program)
-	if err != nil {
+	running, err := start(program)
+	switch {
+	case errors.Is(err, errExit):
+		return err
+	case err != nil:
 		fmt.Fprintf(con.err, "brevet: starting %s: %v\n", quote(path), err)
 		return exitError{err: err, code: exitNotExecutable}
 	}
@@ -204,6 +208,12 @@ func (c *ExecCmd) credentials(folder *private.Folder) ([]*execenv.Credential, ma
 	for _, w := range sorted(c.Scope, c.Param, c.TTL, c.Env, c.File, c.Socket, c.For) {
 		if w.flag == "scope" {
 			all = append(all, &execenv.Credential{Ask: client.Ask{Scope: w.text, Signer: signer}})
+			continue
+		}
+		if len(all) == 0 && c.Egress && w.flag == "socket" {
+			if c.exitSocket, err = folder.Resolve(w.text); err != nil {
+				return nil, nil, fmt.Errorf("--socket: %w", err)
+			}
 			continue
 		}
 		if len(all) == 0 {

@@ -25,6 +25,7 @@ type CLI struct {
 
 	Request        RequestCmd        `cmd:"" group:"sandbox" help:"Request a credential for this sandbox."`
 	Exec           ExecCmd           `cmd:"" group:"sandbox" help:"Run a program with credentials that are renewed while it runs and revoked when it exits."`
+	Confined       ConfinedCmd       `cmd:"" hidden:"" group:"sandbox" help:"Start a confined program: the first process of brevet exec --confine."`
 	Scopes         ScopesCmd         `cmd:"" group:"sandbox" help:"List the scopes that this sandbox may request."`
 	Release        ReleaseCmd        `cmd:"" group:"sandbox" help:"Release a credential of this sandbox."`
 	Withdraw       WithdrawCmd       `cmd:"" group:"sandbox" help:"Withdraw a pending request of this sandbox."`

@@ -31,9 +31,9 @@ var needed = []uintptr{
 
 // Box is a confined program.
 type Box struct {
-	ports       int
-	ours        *net.UnixConn
-	theirs      *os.File
+	ports  int
+	ours   *net.UnixConn
+	theirs *os.File
 }
 
 // Wrap changes cmd, which must not have started, so that it starts confined. The process that cmd starts is the first one of
@@ -74,7 +74,7 @@ func Wrap(cmd *exec.Cmd, o Options) (*Box, error) {
 // Listeners returns a listener for each port, in their order, when the program is about to start. The caller must have started
 // the command. Connections to them come from the confined program and from nobody else.
 func (b *Box) Listeners() ([]net.Listener, error) {
-	_ = b.theirs.Close() // so that the end of the first process ends the wait
+	_ = b.theirs.Close()                                // so that the end of the first process ends the wait
 	_ = b.ours.SetDeadline(time.Now().Add(setUpWithin)) //nolint:forbidigo // for a connection, not for a decision
 	text, rights := make([]byte, maxReport), make([]byte, unix.CmsgSpace(4*max(1, b.ports)))
 	n, m, _, _, err := b.ours.ReadMsgUnix(text, rights)

@@ -498,7 +498,7 @@ func newSurroundings(t *testing.T, name string) *surroundings {
 	})
 	return &surroundings{files: []*os.File{opened, socket}, environ: []string{
 		"HOST_TCP=" + tcp.Addr().String(), "HOST_TCP6=" + tcp6.Addr().String(), "HOST_UDP=" + udp.LocalAddr().String(),
-		"ABSTRACT_SOCKET=" + abstract, "PATH_SOCKET=" + path, "PATH_DATAGRAMS=" + datagrams, "HOST_FILE="+opened.Name(), "HOST_CONN=socket:",
+		"ABSTRACT_SOCKET=" + abstract, "PATH_SOCKET=" + path, "PATH_DATAGRAMS=" + datagrams, "HOST_FILE=" + opened.Name(), "HOST_CONN=socket:",
 		"SEGMENT=" + strconv.Itoa(key), "DISK=" + disk(),
 	}}
 }

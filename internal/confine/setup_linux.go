@@ -46,7 +46,7 @@ func Main(args []string) (int, error) {
 }
 
 // setUp prepares the namespaces, gives the listeners to the caller, gives up everything, and executes the next stage. It returns
-// only an error, which the caller has got.
+// if that fails, with nil if it has told the caller why.
 func setUp(o order, line []string) error {
 	runtime.LockOSThread() // for good: what follows changes this thread, which then becomes the whole process
 	unix.CloseOnExec(control)
@@ -60,7 +60,7 @@ func setUp(o order, line []string) error {
 	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
 	}
-	if err := errors.Join(err, failed, unix.Sendmsg(control, text, rights, nil, 0)); err != nil {
+	if err := errors.Join(failed, unix.Sendmsg(control, text, rights, nil, 0)); err != nil || told.Error != "" {
 		return err
 	}
 	// Close what the caller's own parent left open, too, whatever it is.

@@ -24,11 +24,66 @@ const (
 	databaseSocket = ".s.PGSQL.5432" // where libpq looks for it
 )
 
+// publicFile is the mode of a file that every user may read, such as the certificate of an authority.
+const publicFile = 0o644
+
 // Local are the listeners of a gateway for programs of one sandbox on this machine.
 type Local struct {
 	Endpoint
 	gateway          *Gateway
 	proxy, databases net.Listener
+}
+
+// Alone returns the listeners of a sandbox that nobody else can reach, such as those in its own network. They need no password.
+func (g *Gateway) Alone(at Endpoint, proxy, databases net.Listener) *Local {
+	return &Local{at, g, proxy, databases}
+}
+
+// ListenUnix opens a Unix socket at path for the calls of one sandbox, without a password, and beside it the socket of
+// [SocketEndpoint] for PostgreSQL and the file with the certificate of the gateway's authority. A sandbox that has the folder
+// needs nothing else.
+func (g *Gateway) ListenUnix(path string, access private.Access) (_ *Local, err error) {
+	at, mode := SocketEndpoint(path), os.FileMode(0o700)
+	if access != (private.Access{}) {
+		mode = 0o755 // others have to reach the socket
+	}
+	if err := os.MkdirAll(at.Databases, mode); err != nil {
+		return nil, fmt.Errorf("creating the socket's folder: %w", err)
+	}
+	if err := g.WriteCA(at.CA); err != nil {
+		return nil, err
+	}
+	proxy, err := private.ListenFor(path, access)
+	if err != nil {
+		return nil, err
+	}
+	databases, err := private.ListenFor(filepath.Join(at.Databases, databaseSocket), access)
+	if err != nil {
+		return nil, errors.Join(err, proxy.Close())
+	}
+	return g.Alone(at, proxy, databases), nil
+}
+
+// SocketEndpoint returns what a gateway with the Unix socket at path has in the socket's folder. It has no address: a forwarder
+// has one for it.
+func SocketEndpoint(path string) Endpoint {
+	dir := filepath.Dir(path)
+	return Endpoint{CA: filepath.Join(dir, caFile), Databases: dir}
+}
+
+// WriteCA writes the certificate of the gateway's authority to a file that every user may read.
+func (g *Gateway) WriteCA(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("creating the gateway's folder: %w", err)
+	}
+	err := secret.WriteFile(path, string(g.CA()))
+	if err == nil {
+		err = os.Chmod(path, publicFile)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the certificate of the gateway's authority: %w", err)
+	}
+	return nil
 }
 
 // Listen opens a TCP listener with a password, and a PostgreSQL socket in the folder dir. It writes the files to dir with which
@@ -66,7 +121,11 @@ func endpoint(address, password, dir string) Endpoint {
 // Serve serves calls and database connections of the sandbox until ctx ends or the gateway is closed.
 func (l *Local) Serve(ctx context.Context, sandbox *Sandbox) error {
 	tasks, ctx := errgroup.WithContext(ctx)
-	tasks.Go(func() error { return l.gateway.Serve(ctx, l.proxy, WithPassword(sandbox, l.Password)) })
+	who := Alone(sandbox)
+	if l.Password.Reveal() != "" {
+		who = WithPassword(sandbox, l.Password)
+	}
+	tasks.Go(func() error { return l.gateway.Serve(ctx, l.proxy, who) })
 	tasks.Go(func() error { return l.gateway.ServePostgres(ctx, l.databases, sandbox) })
 	return tasks.Wait()
 }

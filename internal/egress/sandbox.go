@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -186,19 +187,26 @@ func Proven(bundles x509bundle.Source, now func() time.Time, lookup func(id stri
 	}
 }
 
-// Endpoint says where a gateway listens for a caller with a password.
+// Endpoint says where a gateway listens.
 type Endpoint struct {
-	Address  string // host:port
+	Address string // host:port
+	// Password is empty if nobody but the sandbox can reach the gateway there.
 	Password secret.Text
 	// CA is the path of the file with the certificate of the gateway's authority.
 	CA string
-	// Databases is the directory of the PostgreSQL socket, .s.PGSQL.5432.
+	// Databases is the directory of the PostgreSQL socket, .s.PGSQL.5432, or else its host:port.
 	Databases string
 }
 
-// Proxy returns the endpoint as a proxy URL, with the password in it.
+// noPassword is what programs get that require a password for the base URL where the gateway requires none.
+const noPassword = "none"
+
+// Proxy returns the endpoint as a proxy URL, with the password in it if there is one.
 func (d Endpoint) Proxy() secret.Text {
-	u := url.URL{Scheme: "http", User: url.UserPassword("brevet", d.Password.Reveal()), Host: d.Address}
+	u := url.URL{Scheme: "http", Host: d.Address}
+	if password := d.Password.Reveal(); password != "" {
+		u.User = url.UserPassword("brevet", password)
+	}
 	return secret.New(u.String())
 }
 
@@ -257,12 +265,16 @@ func (d Endpoint) Environ() []string {
 	} {
 		all = append(all, name+"="+d.CA)
 	}
+	if host, port, err := net.SplitHostPort(d.Databases); err == nil && !strings.Contains(host, "/") {
+		all = append(all, "PGHOST="+host, "PGPORT="+port, "PGSSLMODE=disable") // the connection does not leave the sandbox
+	} else {
+		all = append(all, "PGHOST="+d.Databases, "PGPORT=5432")
+	}
 	return append(
 		all,
 		"NODE_USE_ENV_PROXY=1",            // Node from 22.21 and 24.5 on obeys the variables; 24.0 to 24.4 only in fetch
 		"GIT_HTTP_PROXY_AUTHMETHOD=basic", // git sends the password without waiting for a challenge
 		"NO_PROXY=localhost,127.0.0.1,::1", "no_proxy=localhost,127.0.0.1,::1",
-		"PGHOST="+d.Databases, "PGPORT=5432",
-		"BREVET_EGRESS_URL=http://"+d.Address, "BREVET_EGRESS_PASSWORD="+d.Password.Reveal(),
+		"BREVET_EGRESS_URL=http://"+d.Address, "BREVET_EGRESS_PASSWORD="+cmp.Or(d.Password.Reveal(), noPassword),
 	)
 }

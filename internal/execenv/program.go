@@ -44,7 +44,10 @@ func Start(cmd *exec.Cmd) (*Program, error) {
 		// The parent-death signal depends on the thread that started the program, not on the process.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		cmd.SysProcAttr = diesWithParent()
+		if cmd.SysProcAttr == nil {
+			cmd.SysProcAttr = &syscall.SysProcAttr{}
+		}
+		dieWithParent(cmd.SysProcAttr)
 		err := cmd.Start()
 		started <- err
 		if err == nil {

@@ -2,5 +2,5 @@ package execenv
 
 import "syscall"
 
-// diesWithParent makes the system kill the program if brevet is killed, because nothing would end its credentials then.
-func diesWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
+// dieWithParent makes the system kill the program if brevet is killed, because nothing would end its credentials then.
+func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }

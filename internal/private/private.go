@@ -174,3 +174,44 @@ func Listen(path string) (net.Listener, error) {
 	defer syscall.Umask(before)
 	return net.Listen("unix", path) //nolint:noctx // it does not wait for anything
 }
+
+// Access says who may connect to a socket. The zero value means the current user alone.
+type Access struct {
+	// Mode has bits of 0o666. Zero means 0o600.
+	Mode os.FileMode
+	// Owner and Group are the socket's, if Owned.
+	Owned        bool
+	Owner, Group int
+}
+
+// ListenFor is Listen for a socket that others may connect to. No other user may be able to write to its folder: they could put a
+// link in place of the socket, whose target would then be theirs.
+func ListenFor(path string, access Access) (net.Listener, error) {
+	if access.Owned || access.Mode&0o077 != 0 {
+		dir, err := filepath.Abs(filepath.Dir(path))
+		if err != nil {
+			return nil, err
+		}
+		info, err := os.Lstat(dir)
+		if err != nil {
+			return nil, err
+		}
+		if !Trusted(info) {
+			return nil, fmt.Errorf("other users can change %s: use a folder of your own for a socket of others", dir)
+		}
+	}
+	l, err := Listen(path)
+	if err != nil {
+		return nil, err
+	}
+	if access.Owned {
+		err = os.Lchown(path, access.Owner, access.Group)
+	}
+	if err == nil && access.Mode != 0 {
+		err = os.Chmod(path, access.Mode)
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}

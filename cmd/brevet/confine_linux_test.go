@@ -1,0 +1,241 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+const nobody = 65534
+
+// outsider lets an ordinary user act as the sandbox: it opens the folders of the stack, and returns attributes for that user.
+// Tests of an ordinary user have only that one.
+func outsider(t *testing.T, folders ...string) *syscall.SysProcAttr {
+	t.Helper()
+	attr := &syscall.SysProcAttr{Setsid: true}
+	if os.Getuid() != 0 {
+		return attr
+	}
+	for _, folder := range folders {
+		for dir := folder; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+			info, err := os.Stat(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(dir, info.Mode().Perm()|0o111); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	attr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	return attr
+}
+
+// TestEgressConfined checks that a confined program works through the gateway with unmodified tools, and reaches nothing else.
+func TestEgressConfined(t *testing.T) {
+	t.Parallel()
+	host := newWebHost(t)
+	port := freePort(t)
+	more := host.brief(port)
+	more["../postgres.port"] = fmt.Sprint(port)
+	s := startBriefWith(t, more)
+	reach := []string{"--host-ca", host.ca, "--allow-private", "127.0.0.1/32"}
+	flags := append([]string{"--egress", "--confine"}, reach...)
+	t.Run("tools", func(t *testing.T) { s.confinedTools(t, host, port, flags) })
+	t.Run("signals", func(t *testing.T) { s.confinedSignals(t, flags) })
+	t.Run("terminal", func(t *testing.T) { s.confinedTerminal(t, flags) })
+	t.Run("killed", func(t *testing.T) { s.confinedKilled(t, flags) })
+	t.Run("connect", func(t *testing.T) { s.egressConnect(t, host, reach) })
+	t.Run("exec socket", func(t *testing.T) { s.execSocket(t, host, reach) })
+	t.Run("mistakes", s.confinedMistakes)
+	s.stop(t, syscall.SIGTERM)
+}
+
+// confinedTools runs tools as root and as an ordinary user, if this test may.
+func (s *session) confinedTools(t *testing.T, host *webHost, port int, flags []string) {
+	url := "https://" + host.name + "/repos/acme/api"
+	go func() { // the calls are not of interest
+		for range host.seen {
+		}
+	}()
+	dir, err := os.MkdirTemp("", "brevet-confined-") // with a short path, and for every user
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	other := outsider(t, filepath.Dir(binary), filepath.Dir(host.ca), s.dir)
+	if err := os.Chmod(host.ca, 0o644); err != nil { //nolint:gosec // a certificate
+		t.Fatal(err)
+	}
+	const noProxy = "export NO_PROXY= no_proxy=; " // the host is on localhost
+	tools := map[string]struct{ script, want string }{
+		"curl":               {`curl -sSf --noproxy '' ` + url, "served"},
+		"git":                {`git ls-remote ` + url + ` 2>&1 || true`, "not valid: is this a git repository?"}, // the host has served something else
+		"psql":               {`psql -XAtc 'SELECT count(*) > 0 FROM orders' -d target -U anybody`, "t"},
+		"python":             {`python3 -c 'import urllib.request as r; print(r.urlopen("` + url + `").read().decode())'`, "served"},
+		"base URL from Node": {`node -e 'fetch(process.env.BREVET_EGRESS_URL + "/` + host.name + `/repos/acme/api").then(r => r.text()).then(console.log)'`, "served"},
+		"refused by rule":    {`curl -sS --noproxy '' https://` + host.name + `/other`, "egress_no_rule"},
+		"around the gateway": {`curl -sS --noproxy '*' -k ` + url + ` 2>&1 || true`, "Failed to connect"},
+		"database around it": {fmt.Sprintf(`psql -XAtc 'SELECT 1' 'host=127.0.0.1 port=%d dbname=target user=postgres' 2>&1 || true`, port), "Connection refused"},
+		"the broker":         {`curl -sSk --noproxy '*' "$SERVER" 2>&1 || true`, "Failed to connect"},
+		"the Workload API":   {`curl -sS --max-time 9 --http0.9 --unix-socket "${WORKLOADS#unix://}" http://x/ 2>&1 || true`, "ouldn't open socket|ailed to connect|Couldn't connect"},
+	}
+	users := map[string]*syscall.SysProcAttr{"own user": {Setsid: true}}
+	if os.Getuid() == 0 {
+		users["ordinary user"] = other
+	}
+	for user, attr := range users {
+		for name, tool := range tools {
+			t.Run(user+"/"+name, func(t *testing.T) {
+				env := append(s.env[:len(s.env):len(s.env)], "HOME="+dir, "PATH=/usr/bin:/bin", "SERVER="+variable(s.env, "BREVET_SERVER"), "WORKLOADS="+variable(s.env, "SPIFFE_ENDPOINT_SOCKET"))
+				p := launchIn(t, dir, attr, env, append(append([]string{"exec"}, flags...), "--", "sh", "-c", noProxy+tool.script)...)
+				got := p.finish(t)
+				if got.code != 0 || !containsAny(got.out, tool.want) {
+					t.Errorf("got %+v, want %q", got, tool.want)
+				}
+			})
+		}
+	}
+}
+
+func containsAny(text, alternatives string) bool {
+	for one := range strings.SplitSeq(alternatives, "|") {
+		if strings.Contains(text, one) {
+			return true
+		}
+	}
+	return false
+}
+
+func variable(env []string, name string) string {
+	for _, pair := range env {
+		if value, ok := strings.CutPrefix(pair, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// launchIn is launchWith in a folder.
+func launchIn(t *testing.T, dir string, attr *syscall.SysProcAttr, env []string, args ...string) *process {
+	t.Helper()
+	return start(t, attr, env, append([]string{"env", "-C", dir, binary}, args...)...)
+}
+
+func (s *session) confinedSignals(t *testing.T, flags []string) {
+	for sig, want := range map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGINT: "INT", syscall.SIGHUP: "HUP", syscall.SIGUSR1: "USR1"} {
+		p := startExec(t, s.env, `trap 'echo got `+want+`; exit 9' `+want+`; echo ready; while :; do sleep 0.05; done`, flags...)
+		p.waitFor(t, p.out, "ready\n")
+		p.signal(t, sig)
+		p.finish(t).want(t, 9, "got "+want)
+	}
+	s.exec(t, "kill -KILL $$", flags...).want(t, 137)
+	s.exec(t, "exit 7", flags...).want(t, 7)
+}
+
+// confinedTerminal checks that Ctrl-C reaches a confined program once.
+func (s *session) confinedTerminal(t *testing.T, flags []string) {
+	keyboard, screen := terminal(t)
+	out := newStream()
+	cmd := exec.CommandContext(t.Context(), binary, append(append([]string{"exec"}, flags...), "--", "sh", "-c", `
+		n=0
+		trap 'n=$((n+1)); echo "got $n"' INT
+		trap 'echo "in all $n"; kill $!; exit 0' USR1
+		sleep 60 &
+		echo ready
+		while :; do wait; done`)...)
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = append(os.Environ(), s.env...), screen, out, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{cmd: cmd, out: out, err: newStream(), ended: make(chan struct{})}
+	go func() {
+		_ = cmd.Wait()
+		close(p.ended)
+	}()
+	p.waitFor(t, out, "ready\n")
+	const often = 10
+	for range often {
+		before := strings.Count(out.String(), "got ")
+		if _, err := io.WriteString(keyboard, "\x03"); err != nil {
+			t.Fatal(err)
+		}
+		p.waitFor(t, out, fmt.Sprintf("got %d\n", before+1))
+	}
+	p.signal(t, syscall.SIGUSR1)
+	p.finish(t).want(t, 0, fmt.Sprintf("in all %d\n", often))
+}
+
+// confinedKilled checks that the program and all that it started die if brevet is killed.
+func (s *session) confinedKilled(t *testing.T, flags []string) {
+	mark := fmt.Sprintf("31%d", os.Getpid()) // seconds, which no other process sleeps
+	p := startExec(t, s.env, "setsid sleep "+mark+" & echo ready; wait", flags...)
+	p.waitFor(t, p.out, "ready\n")
+	within(t, patience, "the program runs", func() bool { return len(running(t, "sleep\x00"+mark)) > 0 })
+	p.signal(t, syscall.SIGKILL)
+	within(t, patience, "the program dies with brevet", func() bool { return len(running(t, "sleep\x00"+mark)) == 0 })
+}
+
+// egressConnect checks the forwarder: in a network of its own, for another user than the gateway's.
+func (s *session) egressConnect(t *testing.T, host *webHost, reach []string) {
+	dir, err := os.MkdirTemp("", "brevet-socket-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	folder := filepath.Join(dir, "for-sandbox")
+	attr := outsider(t, filepath.Dir(binary), dir)
+	socket := filepath.Join(folder, "egress.sock")
+	args := []string{"egress", "--task", "t-connect", "--listen", "none", "--dir", filepath.Join(dir, "own"), "--socket", socket}
+	if attr.Credential != nil {
+		args = append(args, "--socket-owner", fmt.Sprint(nobody), "--socket-mode", "0600")
+	}
+	p := launch(t, s.env, append(args, reach...)...)
+	p.waitFor(t, p.err, "serving")
+	inside := func(script string, more ...string) result {
+		attr := *attr
+		attr.Setsid = true
+		line := append(append([]string{"env", "-C", "/", "unshare", "-Urn", "sh", "-ec", `ip link set lo up; exec "$@"`, "sh", binary, "egress", "connect"}, more...), "--", "sh", "-c", script)
+		return start(t, &attr, []string{"HOME=/tmp", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, line...).finish(t)
+	}
+	inside(curl+"https://"+host.name+"/repos/acme/api", "--socket", socket).want(t, 0, "served\n200")
+	inside(curl+"https://"+host.name+"/other", "--socket", socket).want(t, 0, "egress_no_rule")
+	inside("psql -XAtc 'SELECT count(*) > 0 FROM orders' -d target -U anybody", "--socket", socket).want(t, 0, "t\n")
+	inside("curl -sSk --noproxy '*' https://"+host.name+"/repos/acme/api", "--socket", socket).want(t, 7, "Failed to connect")
+	inside("exit 7", "--socket", socket).want(t, 7)
+	inside("true", "--socket", filepath.Join(dir, "none")).want(t, 1, "give the sandbox the folder of the socket")
+	p.signal(t, syscall.SIGTERM)
+	p.finish(t).want(t, 0)
+	inside("true", "--socket", socket).want(t, 1, "responds")
+}
+
+// execSocket checks a gateway for one program that starts a sandbox without a network itself.
+func (s *session) execSocket(t *testing.T, host *webHost, reach []string) {
+	script := `env | grep -i _proxy=; exec unshare -Urn sh -ec 'ip link set lo up; exec "$@"' sh ` + binary + ` egress connect -- ` + curl + "https://" + host.name + "/repos/acme/api"
+	s.exec(t, script, append([]string{"--egress", "--socket", "egress.sock"}, reach...)...).want(t, 0, "served\n200")
+}
+
+func (s *session) confinedMistakes(t *testing.T) {
+	for want, flags := range map[string][]string{
+		"--confine requires --egress":                   {"exec", "--confine", "--", "true"},
+		"--unix-sockets requires --confine":             {"exec", "--egress", "--unix-sockets", "--", "true"},
+		"excludes a --socket of the gateway":            {"exec", "--egress", "--confine", "--socket", "s", "--", "true"},
+		"must follow its --scope":                       {"exec", "--egress", "--file", "s", "--", "true"},
+		"requires --socket or --listen-mtls":            {"egress", "--task", "t", "--listen", "none"},
+		"is not a mode such as 0660":                    {"egress", "--task", "t", "--socket", "/tmp/none/s", "--socket-mode", "0777"},
+		"is not UID or UID:GID":                         {"egress", "--task", "t", "--socket", "/tmp/none/s", "--socket-owner", "somebody"},
+		"--socket-mode and --socket-owner require":      {"egress", "--task", "t", "--socket-mode", "0660"},
+		"use a folder of your own for a socket":         {"egress", "--task", "t", "--listen", "none", "--dir", t.TempDir(), "--socket", "/tmp/brevet-s", "--socket-mode", "0666"},
+		"of no use otherwise":                           {"confined", "run"},
+		"brevet exec --egress --confine runs this comm": {"confined", "set-up", "{}"},
+		"no program to run: name it after --":           {"egress", "connect", "--socket", "/tmp/none/s", "--"},
+	} {
+		brevet(t, s.env, flags...).want(t, 1, want)
+	}
+}
