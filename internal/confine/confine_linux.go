@@ -37,7 +37,8 @@ type Box struct {
 }
 
 // Wrap changes cmd, which must not have started, so that it starts confined. The process that cmd starts is the first one of
-// the confined program: it forwards signals to the program, and ends with its exit code.
+// the confined program: it forwards signals to the program, and ends with its exit code. The system kills it, and with it
+// everything that the program started, when the thread ends that starts cmd.
 func Wrap(cmd *exec.Cmd, o Options) (*Box, error) {
 	if _, known := architectures[runtime.GOARCH]; !known {
 		return nil, cannot("brevet has no system call filter for %s: use amd64 or arm64", runtime.GOARCH)

@@ -107,6 +107,10 @@ func prepare(o order) ([]int, error) {
 	if err := scope(); err != nil {
 		return nil, err
 	}
+	// End with the caller's thread, which serves the listeners. It is a property of this thread, so what the caller set may be another's.
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return nil, fmt.Errorf("binding the program to its caller: %w", err)
+	}
 	return fds, filterCalls(o.UnixSockets)
 }
 
