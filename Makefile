@@ -151,7 +151,7 @@ conformance: ready ## Hold the OAuth API to its specifications, with clients and
 
 .PHONY: egress
 egress: ready ## Try to get around the egress gateway; run common tools through it (minutes)
-	{ $(GO) test -json -count=1 -timeout 20m ./internal/egress; $(GO) test -json -count=1 -timeout 20m -run TestEgress ./cmd/brevet; } | awk -f tools/count.awk
+	{ $(GO) test -json -count=1 -timeout 20m ./internal/egress ./internal/confine; $(GO) test -json -count=1 -timeout 20m -run TestEgress ./cmd/brevet; } | awk -f tools/count.awk
 
 .PHONY: integrations
 integrations: ready ## Use GitHub, clouds and model APIs with their official clients, against strict doubles (three minutes)

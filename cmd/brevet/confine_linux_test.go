@@ -63,21 +63,17 @@ func (s *session) confinedTools(t *testing.T, host *webHost, port int, flags []s
 		for range host.seen {
 		}
 	}()
-	dir, err := os.MkdirTemp("", "brevet-confined-") // with a short path, and for every user
-	if err != nil {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // several users share it
-		t.Fatal(err)
-	}
-	other := outsider(t, filepath.Dir(binary), filepath.Dir(host.ca), filepath.Join(s.dir, "svid"))
+	other := outsider(t, dir, filepath.Dir(binary), filepath.Dir(host.ca), filepath.Join(s.dir, "svid"))
 	opened := []string{host.ca, strings.TrimPrefix(variable(s.env, "SPIFFE_ENDPOINT_SOCKET"), "unix://")}
 	if ca := variable(s.env, "BREVET_CA_FILE"); ca != "" {
 		opened = append(opened, ca)
 	}
 	for _, path := range opened { // for another user, as in a deployment
-		if err := os.Chmod(path, 0o666); err != nil { //nolint:gosec // a socket and certificates
+		if err := os.Chmod(path, 0o666); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -204,11 +200,7 @@ func (s *session) confinedKilled(t *testing.T, flags []string) {
 
 // egressConnect checks the forwarder: in a network of its own, for another user than the gateway's.
 func (s *session) egressConnect(t *testing.T, host *webHost, reach []string) {
-	dir, err := os.MkdirTemp("", "brevet-socket-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := t.TempDir()
 	folder := filepath.Join(dir, "for-sandbox")
 	attr := outsider(t, filepath.Dir(binary), dir)
 	socket := filepath.Join(folder, "egress.sock")

@@ -55,7 +55,7 @@ func (s step) code() []unix.SockFilter {
 		program = append(program, unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: s.mask})
 	}
 	for _, a := range s.answers { // each ends with a return, so whatever follows is for other values
-		program = append(program, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: a.value, Jf: uint8(len(a.then))}) //nolint:gosec // a few
+		program = append(program, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: a.value, Jf: uint8(len(a.then))})
 		program = append(program, a.then...)
 	}
 	return append(program, s.otherwise...)
@@ -113,8 +113,8 @@ func filter(unixSockets bool) []unix.SockFilter {
 // filterCalls filters the system calls of this thread, and of what it executes, for good.
 func filterCalls(unixSockets bool) error {
 	program := filter(unixSockets)
-	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]} //nolint:gosec // about a hundred
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
+	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog))) //nolint:gosec // no other way
 	if errno != 0 {
 		return fmt.Errorf("filtering system calls (the kernel needs CONFIG_SECCOMP_FILTER): %w", errno)
 	}
@@ -135,7 +135,7 @@ func scope() error {
 		return nil //nolint:nilerr // the kernel has no such scopes
 	}
 	rules := unix.LandlockRulesetAttr{Scoped: unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL}
-	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&rules)), rulesetBytes, 0)
+	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&rules)), rulesetBytes, 0) //nolint:gosec // no other way
 	if errno != 0 {
 		return fmt.Errorf("making Landlock rules: %w", errno)
 	}

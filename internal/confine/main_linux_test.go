@@ -179,12 +179,8 @@ func (u user) shell(t *testing.T, script string) string {
 // folder returns a folder that every user may enter and write to.
 func folder(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "brevet-confine-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // several users share it
+	dir := t.TempDir()
+	if err := errors.Join(os.Chmod(dir, 0o777), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	return dir

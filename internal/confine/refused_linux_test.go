@@ -76,7 +76,7 @@ var attempts = []attempt{
 	{"multicast_DNS", datagram("udp", "224.0.0.251:5353"), unreachable, false},
 	{"LLMNR", datagram("udp", "224.0.0.252:5355"), unreachable, false},
 	{"DNS_of_the_C_library", getent, "getent: exit status 2", false},
-	{"DNS_of_Go", func() error { _, err := net.LookupHost("example.com"); return err }, "lookup example.com", false}, //nolint:noctx // it must fail at once
+	{"DNS_of_Go", func() error { _, err := net.LookupHost("example.com"); return err }, "lookup example.com", false},
 	{"DNS_by_a_key_of_the_kernel", requestKey, notPermitted, false},
 
 	{"ICMP_by_a_ping_socket", socket(unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP), denied, false},
@@ -179,7 +179,7 @@ func dial(network, address string) func() error {
 
 func datagram(network, address string) func() error {
 	return func() error {
-		conn, err := net.Dial(network, address) //nolint:noctx // it only chooses a route
+		conn, err := net.Dial(network, address)
 		if err != nil {
 			return err
 		}
@@ -205,7 +205,7 @@ func answer(network, address string) error {
 
 // echo sends a datagram, and waits for it to come back.
 func echo(address string) error {
-	conn, err := net.Dial("udp", address) //nolint:noctx // it only chooses a route
+	conn, err := net.Dial("udp", address)
 	if err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func getent() error {
 }
 
 func run(name string, args ...string) error {
-	return exec.Command(name, args...).Run() //nolint:noctx // short
+	return exec.Command(name, args...).Run()
 }
 
 // requestKey makes the kernel look up a name, by a program of the host.
@@ -467,7 +467,7 @@ func newSurroundings(t *testing.T, name string) *surroundings {
 			_, _ = udp.WriteTo(buf[:n], from)
 		}
 	}()
-	conn, err := net.Dial("tcp", tcp.Addr().String()) //nolint:noctx // to itself
+	conn, err := net.Dial("tcp", tcp.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -488,7 +488,7 @@ func newSurroundings(t *testing.T, name string) *surroundings {
 		t.Fatal(err)
 	}
 	for _, file := range []string{path, datagrams} {
-		if err := os.Chmod(file, 0o777); err != nil { //nolint:gosec // several users share it
+		if err := os.Chmod(file, 0o777); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -33,9 +33,12 @@ have_chromium() {
   command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1
 }
 
+# What only tests on Linux run.
+linux_programs() { if [ "$(uname)" = Linux ]; then echo ip:iproute2 pgrep:procps unshare:util-linux python3:python3; fi; }
+
 # The program and the package that it is in.
 missing_programs() {
-  for pair in curl:curl git:git jq:jq openssl:openssl ssh:openssh-client kubectl:kubernetes-client gh:gh skopeo:skopeo; do
+  for pair in curl:curl git:git jq:jq openssl:openssl ssh:openssh-client kubectl:kubernetes-client gh:gh skopeo:skopeo $(linux_programs); do
     command -v "${pair%%:*}" >/dev/null 2>&1 || echo "${pair##*:}"
   done
   python3 -c 'import boto3' 2>/dev/null || echo python3-boto3
