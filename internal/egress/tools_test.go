@@ -22,9 +22,10 @@ import (
 
 // toolbox runs other programs as the sandbox, with the environment variables of its gateway and nothing else of Brevet.
 type toolbox struct {
-	t       *testing.T
-	dir     string
-	environ []string
+	t        *testing.T
+	dir      string
+	environ  []string
+	combined func(*exec.Cmd) ([]byte, error)
 }
 
 func (w *world) toolbox(t *testing.T) *toolbox {
@@ -41,7 +42,7 @@ func (w *world) toolbox(t *testing.T) *toolbox {
 		"GOPATH=" + filepath.Join(dir, "go"), "GOCACHE=" + filepath.Join(dir, "cache"), "GONOSUMDB=example.org/*",
 		"npm_config_audit=false", "npm_config_fund=false", "npm_config_update_notifier=false", "PIP_DISABLE_PIP_VERSION_CHECK=1",
 	}, endpoint.Environ()...)
-	return &toolbox{t, dir, environ}
+	return &toolbox{t, dir, environ, (*exec.Cmd).CombinedOutput}
 }
 
 // run runs a script and returns its output.
@@ -49,7 +50,7 @@ func (b *toolbox) run(script string) string {
 	b.t.Helper()
 	cmd := exec.CommandContext(b.t.Context(), "sh", "-ec", script)
 	cmd.Dir, cmd.Env = b.dir, b.environ
-	out, err := cmd.CombinedOutput()
+	out, err := b.combined(cmd)
 	if err != nil {
 		b.t.Fatalf("%s\n%s%v", script, out, err)
 	}
@@ -151,6 +152,12 @@ func zipped(t *testing.T, to *bytes.Buffer, files map[string]string) {
 // Unmodified programs get through to hosts that require a key.
 func TestUnmodifiedToolsWork(t *testing.T) {
 	w := newWorld(t)
+	w.toolsWork(t, w.toolbox)
+}
+
+// toolsWork runs each tool in a toolbox.
+func (w *world) toolsWork(t *testing.T, toolbox func(*testing.T) *toolbox) {
+	t.Helper()
 	w.host.mux.Handle("/key/git/", keyed(repositories(t)))
 	others := keyed(registry(t, w))
 	for _, path := range []string{"/key/npm/", "/key/go/", "/key/simple/"} {
@@ -181,7 +188,7 @@ func TestUnmodifiedToolsWork(t *testing.T) {
 	}
 	for _, tc := range tools {
 		t.Run(strings.ReplaceAll(tc.name, " ", "_"), func(t *testing.T) {
-			if got := w.toolbox(t).run(tc.script); !strings.Contains(got, tc.want) {
+			if got := toolbox(t).run(tc.script); !strings.Contains(got, tc.want) {
 				t.Errorf("got %q, want %q in it", got, tc.want)
 			}
 		})

@@ -32,7 +32,12 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == firstProcess {
+		os.Exit(confined())
+	}
+	os.Exit(testkit.Main(m))
+}
 
 const (
 	agent = "spiffe://acme.test/agents/a"
