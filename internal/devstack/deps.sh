@@ -34,7 +34,7 @@ have_chromium() {
 }
 
 # What only tests on Linux run.
-linux_programs() { if [ "$(uname)" = Linux ]; then echo ip:iproute2 pgrep:procps unshare:util-linux python3:python3; fi; }
+linux_programs() { if [ "$(uname)" = Linux ]; then echo ip:iproute2 pgrep:procps unshare:util-linux python3:python3 bwrap:bubblewrap runc:runc podman:podman; fi; }
 
 # The program and the package that it is in.
 missing_programs() {
