@@ -1,6 +1,7 @@
 package confine_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -152,7 +153,9 @@ func as(t *testing.T, test func(*testing.T, user)) {
 // command returns a program that runs as the user, in a folder that every user may enter.
 func (u user) command(t *testing.T, line ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), line[0], line[1:]...)
+	ctx, stop := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(stop)
+	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: u.credential}
