@@ -112,6 +112,58 @@ func TrustedPath(path string) (bool, error) {
 	return true, nil
 }
 
+// maxLinks is how many links may lead to a file.
+const maxLinks = 40
+
+// trustedThroughLinks is [TrustedPath] for a path and for what each link on the way leads to. Each step is checked, because others
+// may be able to replace a link between two folders that they cannot replace.
+func trustedThroughLinks(path string) (bool, error) {
+	end, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return false, err
+	}
+	for range maxLinks {
+		if trusted, err := TrustedPath(path); err != nil || !trusted {
+			return false, err
+		}
+		next, err := followFirst(path)
+		if err != nil {
+			return false, err
+		}
+		if next == path {
+			// They differ if a link goes up again through another link, whose steps are not known.
+			return filepath.Dir(path) == end, nil
+		}
+		path = next
+	}
+	return false, nil
+}
+
+// followFirst replaces the first folder of an absolute path that is a link by what the link leads to.
+func followFirst(path string) (string, error) {
+	for end, c := range path {
+		if c != filepath.Separator || end == 0 {
+			continue
+		}
+		info, err := os.Lstat(path[:end])
+		if err != nil {
+			return "", err
+		}
+		if info.Mode()&os.ModeSymlink == 0 {
+			continue
+		}
+		to, err := os.Readlink(path[:end])
+		if err != nil {
+			return "", err
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path[:end]), to)
+		}
+		return filepath.Join(to, path[end:]), nil
+	}
+	return path, nil
+}
+
 // Resolve returns the path of a file. A name without a slash is in the folder. Any other path must have a parent folder to
 // which nobody else can write, and nobody else may be able to put another folder in place of one above it.
 func (f *Folder) Resolve(name string) (string, error) {
@@ -132,16 +184,10 @@ func (f *Folder) Resolve(name string) (string, error) {
 	case info.Mode().Perm()&0o022 != 0, !Ours(info):
 		return "", fmt.Errorf("other users can write to %s: use a private folder, or a name without a slash", filepath.Dir(path))
 	}
-	folder, err := filepath.EvalSymlinks(filepath.Dir(path))
-	if err != nil {
+	if trusted, err := trustedThroughLinks(path); err != nil {
 		return "", err
-	}
-	for _, way := range []string{path, filepath.Join(folder, filepath.Base(path))} {
-		if trusted, err := TrustedPath(way); err != nil {
-			return "", err
-		} else if !trusted {
-			return "", fmt.Errorf("other users can replace a folder above %s: use a private folder, or a name without a slash", filepath.Dir(path))
-		}
+	} else if !trusted {
+		return "", fmt.Errorf("other users can replace a folder above %s: use a private folder, or a name without a slash", filepath.Dir(path))
 	}
 	return path, nil
 }

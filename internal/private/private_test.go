@@ -45,7 +45,13 @@ func TestResolveRefusesFoldersThatOthersCanReplace(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "open/inner"), filepath.Join(dir, "mine/out")); err != nil {
 		t.Fatal(err)
 	}
+	// A link that others can replace hides between two that they cannot.
+	if err := errors.Join(os.Symlink(filepath.Join(dir, "open/to"), filepath.Join(dir, "mine/hop")), os.Symlink("../open/to", filepath.Join(dir, "mine/relative")),
+		os.Symlink("to", filepath.Join(dir, "mine/again")), os.Symlink("loop", filepath.Join(dir, "mine/loop"))); err != nil {
+		t.Fatal(err)
+	}
 	for path, want := range map[string]string{
+		"mine/hop/token": "can replace a folder above", "mine/relative/token": "can replace a folder above", "mine/again/token": "", "mine/loop/token": "too many",
 		"mine/inner/token": "", "sticky/inner/token": "", "mine/to/token": "",
 		"open/inner/token": "can replace a folder above", "open/to/token": "can replace a folder above", "mine/out/token": "can replace a folder above",
 		"open/token": "can write to", "sticky/token": "can write to", "none/token": "no such file", "mine/inner/": "not a file name",
