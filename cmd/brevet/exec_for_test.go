@@ -383,8 +383,9 @@ func (s forStack) forGit(t *testing.T) {
 	}
 	address, ca := gitServer(t, root, func(user, password string) bool { return user == "x-access-token" && password == "ghs_git" })
 	s.store(t, "git", map[string]any{"token": "ghs_git"})
-	env := other(s, "GIT_SSL_CAINFO="+ca, "GIT_TERMINAL_PROMPT=0", "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=user.name", "GIT_CONFIG_VALUE_0=kept",
-		"GIT_CONFIG_KEY_1=credential.helper", "GIT_CONFIG_VALUE_1=!echo username=other; echo password=other; :")
+	env := other(s, "GIT_SSL_CAINFO="+ca, "GIT_TERMINAL_PROMPT=0", "GIT_CONFIG_COUNT=3", "GIT_CONFIG_KEY_0=user.name", "GIT_CONFIG_VALUE_0=kept",
+		"GIT_CONFIG_KEY_1=credential.helper", "GIT_CONFIG_VALUE_1=!echo username=other; echo password=other; :",
+		"GIT_CONFIG_KEY_2=http."+address+"/.extraheader", "GIT_CONFIG_VALUE_2=Authorization: Basic b3RoZXI6b3RoZXI=")
 	startExec(t, env, `git ls-remote `+address+`/acme/api.git && git config user.name
 		printf 'protocol=https\nhost=github.com\n\n' | git credential fill | grep password`,
 		"--scope", "brief.key.use", "--param", "of=git", "--for", "gh="+strings.TrimPrefix(address, "https://")).

@@ -140,7 +140,7 @@ func TestProgramGetsNoOtherCredentials(t *testing.T) {
 
 // TestGitSettingsAreAdded checks that settings of git in the environment stay, and that the path of a helper is one word.
 func TestGitSettingsAreAdded(t *testing.T) {
-	for count, want := range map[string]string{"": "2", "GIT_CONFIG_COUNT=3": "5", "GIT_CONFIG_COUNT=-4": "2", "GIT_CONFIG_COUNT=x": "2"} {
+	for count, want := range map[string]string{"": "3", "GIT_CONFIG_COUNT=3": "6", "GIT_CONFIG_COUNT=-4": "3", "GIT_CONFIG_COUNT=x": "3"} {
 		_, got, err := supplied(t, "gh", jwtFor(openapi.Exchange{}), count)
 		if err != nil {
 			t.Fatal(err)

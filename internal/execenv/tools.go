@@ -36,7 +36,9 @@ func forGitHub(dir string, to target, getenv func(string) string) (*place, error
 	}, "GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN")
 	helper := "!f() { test \"$1\" != get || cat " + shellWord(filepath.Join(dir, "git-credential")) + "; }; f"
 	name := "credential.https://" + host + ".helper"
-	place.git = [][2]string{{name, ""}, {name, helper}} // the first one removes the helpers that are configured elsewhere
+	// The empty values remove the helpers and the headers that are configured elsewhere. Continuous integration often has a header
+	// with its own token in the configuration of the repository, and git sends that before it asks any helper.
+	place.git = [][2]string{{name, ""}, {name, helper}, {"http.https://" + host + "/.extraHeader", ""}}
 	return place, nil
 }
 
