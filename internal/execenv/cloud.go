@@ -59,7 +59,9 @@ func forAWS(dir string, getenv func(string) string) (*place, error) {
 		if exchange.Region != "" && getenv("AWS_REGION") == "" && getenv("AWS_DEFAULT_REGION") == "" {
 			variables = append(variables, "AWS_REGION="+exchange.Region, "AWS_DEFAULT_REGION="+exchange.Region)
 		}
-		if exchange.URL != "" && exchange.URL != "https://sts."+exchange.Region+".amazonaws.com" && exchange.URL != "https://sts."+exchange.Region+".amazonaws.com.cn" {
+		// A URL that the user has set for all services, or for this one, would get the token.
+		usual := exchange.URL == "https://sts."+exchange.Region+".amazonaws.com" || exchange.URL == "https://sts."+exchange.Region+".amazonaws.com.cn"
+		if exchange.URL != "" && (!usual || getenv("AWS_ENDPOINT_URL") != "" || getenv("AWS_ENDPOINT_URL_STS") != "") {
 			variables = append(variables, "AWS_ENDPOINT_URL_STS="+exchange.URL)
 		}
 		return content{files: map[string]secret.Text{tokenFile: bearer, "config": secret.New(""), "credentials": secret.New("")}, variables: variables}, nil
@@ -147,7 +149,8 @@ func forGoogle(dir string) *place {
 			files:     map[string]secret.Text{tokenFile: bearer, filepath.Base(path): asJSON(file)},
 			variables: []string{"GOOGLE_APPLICATION_CREDENTIALS=" + path, "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE=" + path},
 		}, nil
-	}, "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CREDENTIALS", "GOOGLE_OAUTH_ACCESS_TOKEN", "CLOUDSDK_AUTH_ACCESS_TOKEN", "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE")
+	}, "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CREDENTIALS", "GOOGLE_CLOUD_KEYFILE_JSON", "GCLOUD_KEYFILE_JSON",
+		"GOOGLE_OAUTH_ACCESS_TOKEN", "CLOUDSDK_AUTH_ACCESS_TOKEN", "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE")
 }
 
 // audienceOf returns the audience of a JWT. It is empty if there is not exactly one. The other system checks the token.
@@ -207,13 +210,17 @@ func forAnthropic(dir string, to target, getenv func(string) string) *place {
 			"ANTHROPIC_IDENTITY_TOKEN_FILE=" + filepath.Join(dir, tokenFile),
 			"ANTHROPIC_FEDERATION_RULE_ID=" + rule, "ANTHROPIC_ORGANIZATION_ID=" + organization,
 		}
-		if exchange.ServiceAccount != "" {
-			variables = append(variables, "ANTHROPIC_SERVICE_ACCOUNT_ID="+exchange.ServiceAccount)
+		account, workspace := exchange.ServiceAccount, exchange.Workspace
+		if exchange.As == "" { // only then the user says what the token is for
+			account, workspace = getenv("ANTHROPIC_SERVICE_ACCOUNT_ID"), getenv("ANTHROPIC_WORKSPACE_ID")
 		}
-		if exchange.Workspace != "" {
-			variables = append(variables, "ANTHROPIC_WORKSPACE_ID="+exchange.Workspace)
+		if account != "" {
+			variables = append(variables, "ANTHROPIC_SERVICE_ACCOUNT_ID="+account)
 		}
-		if exchange.URL != "" && exchange.URL != "https://api.anthropic.com" {
+		if workspace != "" {
+			variables = append(variables, "ANTHROPIC_WORKSPACE_ID="+workspace)
+		}
+		if exchange.URL != "" { // another one that the user has set would get the token
 			variables = append(variables, "ANTHROPIC_BASE_URL="+exchange.URL)
 		}
 		return content{files: map[string]secret.Text{tokenFile: bearer}, variables: variables}, errors.Join(err, failed)
@@ -228,7 +235,7 @@ func forAnthropic(dir string, to target, getenv func(string) string) *place {
 		},
 		variables: func() []string { return chosen.variables() },
 		remove:    files.remove,
-		hides:     append(key.hides, "ANTHROPIC_API_KEY", "ANTHROPIC_IDENTITY_TOKEN"),
+		hides:     append(key.hides, "ANTHROPIC_API_KEY", "ANTHROPIC_IDENTITY_TOKEN", "ANTHROPIC_SERVICE_ACCOUNT_ID", "ANTHROPIC_WORKSPACE_ID"),
 		env:       unlessJWT,
 	}
 }

@@ -138,6 +138,48 @@ func TestProgramGetsNoOtherCredentials(t *testing.T) {
 	}
 }
 
+// TestTokenGoesToTheExchangeOfItsScope checks that no variable of the user leads a token to another host than the scope names, or asks
+// there for another account.
+func TestTokenGoesToTheExchangeOfItsScope(t *testing.T) {
+	anthropic := openapi.Exchange{As: "anthropic", URL: "https://api.anthropic.com", Rule: "r", Organization: "o"}
+	aws := openapi.Exchange{As: "aws", URL: "https://sts.eu-west-1.amazonaws.com", Role: "arn:aws:iam::1:role/a", Region: "eu-west-1"}
+	const others = "ANTHROPIC_SERVICE_ACCOUNT_ID=x ANTHROPIC_WORKSPACE_ID=x ANTHROPIC_BASE_URL=https://x.example AWS_ENDPOINT_URL=https://x.example"
+	for _, one := range []struct {
+		exchange          openapi.Exchange
+		others            string
+		name, want, unset string
+	}{
+		{anthropic, others, "ANTHROPIC_BASE_URL", anthropic.URL, "ANTHROPIC_SERVICE_ACCOUNT_ID ANTHROPIC_WORKSPACE_ID"},
+		{aws, others, "AWS_ENDPOINT_URL_STS", aws.URL, ""},
+		{aws, "AWS_ENDPOINT_URL_STS=https://x.example", "AWS_ENDPOINT_URL_STS", aws.URL, ""},
+		{aws, "", "", "", "AWS_ENDPOINT_URL_STS"},
+		{openapi.Exchange{As: "google", URL: "https://sts.googleapis.com", Audience: "//iam.googleapis.com/a"}, "GOOGLE_CLOUD_KEYFILE_JSON=x GCLOUD_KEYFILE_JSON=x", "", "", "GOOGLE_CLOUD_KEYFILE_JSON GCLOUD_KEYFILE_JSON"},
+	} {
+		_, got, err := supplied(t, string(one.exchange.As), jwtFor(one.exchange), strings.Fields(one.others)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := map[string]string{}
+		for _, pair := range got { // of two, the last one counts
+			name, value, _ := strings.Cut(pair, "=")
+			names[name] = value
+		}
+		if names[one.name] != one.want {
+			t.Errorf("%s with %q: got %s=%s", one.exchange.As, one.others, one.name, names[one.name])
+		}
+		for _, name := range strings.Fields(one.unset) {
+			if value, there := names[name]; there {
+				t.Errorf("%s with %q: got %s=%s", one.exchange.As, one.others, name, value)
+			}
+		}
+	}
+	// Without an exchange, the user says what the token is for.
+	_, got, err := supplied(t, "anthropic", jwtFor(openapi.Exchange{}), "ANTHROPIC_FEDERATION_RULE_ID=r", "ANTHROPIC_ORGANIZATION_ID=o", "ANTHROPIC_SERVICE_ACCOUNT_ID=mine")
+	if err != nil || !slices.Contains(got, "ANTHROPIC_SERVICE_ACCOUNT_ID=mine") {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
 // TestGitSettingsAreAdded checks that settings of git in the environment stay, and that the path of a helper is one word.
 func TestGitSettingsAreAdded(t *testing.T) {
 	for count, want := range map[string]string{"": "3", "GIT_CONFIG_COUNT=3": "6", "GIT_CONFIG_COUNT=-4": "3", "GIT_CONFIG_COUNT=x": "3"} {
