@@ -188,7 +188,7 @@ func (e *exchange) google(ctx context.Context) (result, error) {
 	if err != nil || e.ServiceAccount == "" {
 		return got, err
 	}
-	e.hidden = append(e.hidden, got.value)
+	e.hidden = append(e.hidden, spellings(got.value.Reveal())...)
 	life := min(maxGoogleLife, e.until.Sub(e.gateway.cfg.Now()))
 	if life < time.Second {
 		return result{}, &refusal{code: codeEnded}
@@ -271,7 +271,7 @@ func (e *exchange) accessToken(body []byte, wanted ...string) (result, error) {
 		return result{}, e.unusable("it is not an access token")
 	case len(wanted) > 0 && slices.ContainsFunc(strings.Fields(got.Scope), func(scope string) bool { return !slices.Contains(wanted, scope) }):
 		return result{}, e.unusable("it has more scopes than the gateway asked for")
-	case err != nil || life > int64(maxResultLife/time.Second):
+	case err != nil || life < 0 || life > int64(maxResultLife/time.Second): // a Duration could hold no other
 		return result{}, e.unusable("it has no expiry, or an unbelievable one")
 	}
 	return e.bearer(got.Token, e.gateway.cfg.Now().Add(time.Duration(life)*time.Second))
