@@ -78,6 +78,8 @@ func TestEveryProblemMatchesASentinelError(t *testing.T) {
 		openapi.CodeNotAllowed:           client.ErrNotAllowed,
 		openapi.CodeRevoked:              client.ErrRevoked,
 		openapi.CodeVaultRefused:         client.ErrVaultRefused,
+		openapi.CodeGitHubUnavailable:    client.ErrUnavailable,
+		openapi.CodeGitHubRefused:        client.ErrVaultRefused,
 		openapi.CodeNotFound:             client.ErrNotFound,
 		openapi.CodeAlreadyIssued:        client.ErrConflict,
 		openapi.CodeIdempotencyMismatch:  client.ErrConflict,

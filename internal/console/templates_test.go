@@ -208,7 +208,7 @@ func samples(t *testing.T) []sample {
 			ApprovalRequest: &broker.ApprovalRequest{View: view}, Title: "Comment on issues of one repository", Owner: "alice", Hash: strings.Repeat("ab", 32), Approve: true, Deny: true,
 			Agreed: approval.Shown{
 				TrustDomain: "acme.test", SPIFFEID: sampleSandbox, User: samplePerson, Scope: view.Scope, Authority: "write", Resource: view.Resource, Params: map[string]any{"repo": "acme/api", "n": 7},
-				TTL: 300, RequestContext: view.RequestContext, Audience: view.Audience, FederatedSubject: "repo:acme/api:task", Exchange: "aws arn:aws:iam::123456789012:role/site", Catalogue: sampleDigest, Group: "oncall", Quorum: 1, Expires: ahead(6 * time.Minute).Unix(), JKT: record.KeyID,
+				TTL: 300, RequestContext: view.RequestContext, Audience: view.Audience, FederatedSubject: "repo:acme/api:task", Repositories: "acme/api", Permissions: "issues=read", Exchange: "aws arn:aws:iam::123456789012:role/site", Catalogue: sampleDigest, Group: "oncall", Quorum: 1, Expires: ahead(6 * time.Minute).Unix(), JKT: record.KeyID,
 			},
 		}
 		a.ID, a.Reason = sampleID, "The milestone is done, so the issue needs a comment."
@@ -230,6 +230,7 @@ func samples(t *testing.T) []sample {
 	signed := request(func(r *broker.ApprovalRequest, a *ask) {
 		r.ID, a.Agreed.Passkey, a.Signing, a.Title = "01a20207-f9ef-793c-8ab6-ac213794e0ec", scopes.PasskeyRequired, &signing{Site: "localhost", Keys: 1}, "Refund one payment"
 		a.Break, a.Agreed.BreakGlass, a.Agreed.JKT, a.Agreed.Params, a.Agreed.Audience, a.Agreed.FederatedSubject, a.Agreed.Exchange = true, "admins", "", nil, "", "", ""
+		a.Agreed.Repositories, a.Agreed.Permissions = "", ""
 		a.Like = []ask{*plain}
 	})
 	keyless := request(func(_ *broker.ApprovalRequest, a *ask) {

@@ -167,7 +167,7 @@ func TestTokenGoesToTheExchangeOfItsScope(t *testing.T) {
 		if names[one.name] != one.want {
 			t.Errorf("%s with %q: got %s=%s", one.exchange.As, one.others, one.name, names[one.name])
 		}
-		for _, name := range strings.Fields(one.unset) {
+		for name := range strings.FieldsSeq(one.unset) {
 			if value, there := names[name]; there {
 				t.Errorf("%s with %q: got %s=%s", one.exchange.As, one.others, name, value)
 			}

@@ -41,7 +41,7 @@ func TestEveryProblemCodeHasItsStatus(t *testing.T) {
 		"invalid_token": 401, "insufficient_scope": 403, "invalid_dpop_proof": 401, "use_dpop_nonce": 401,
 		"not_found": 404, "method_not_allowed": 405, "already_issued": 409, "too_large": 413,
 		"unsupported_media_type": 415, "misdirected": 421, "invalid_request": 422, "idempotency_mismatch": 422,
-		"rate_limited": 429, "not_allowed": 403, "revoked": 409, "vault_refused": 503, "internal": 500, "ledger_unavailable": 503, "ledger_full": 503, "vault_unavailable": 503, "mint_mismatch": 503,
+		"rate_limited": 429, "not_allowed": 403, "revoked": 409, "vault_refused": 503, "internal": 500, "ledger_unavailable": 503, "ledger_full": 503, "vault_unavailable": 503, "github_unavailable": 503, "github_refused": 503, "mint_mismatch": 503,
 		"bundle_unavailable": 503, "provider_unavailable": 503, "own_request": 403, "not_eligible": 403, "passkey_required": 403, "decided": 409,
 		"stale": 409, "not_approved": 409, "precondition_required": 428, "precondition_failed": 412, "own_proposal": 403, "overloaded": 503,
 		"invalid_catalogue": 422, "superseded": 503, "not_sealed": 503, "too_broad": 422,

@@ -501,7 +501,7 @@ func TestOverdueCredentialsAreFound(t *testing.T) {
 	due := func(limit int) []found {
 		t.Helper()
 		held, err := l.Overdue(t.Context(), broker.Overdue{
-			Unfinished: start.Add(-time.Minute), Overdue: start.Add(-time.Minute), Limit: limit,
+			Unfinished: start.Add(-time.Minute), Overdue: start.Add(-time.Minute), Expired: start, Limit: limit,
 		})
 		if err != nil {
 			t.Fatal(err)
