@@ -299,6 +299,7 @@ func TestQuarantineNeedsReach(t *testing.T) {
 	}
 }
 
+// The sweeper takes each unfinished record as far as it can, and says no more than Vault and GitHub have confirmed (I2, I6).
 func TestSweepAdvances(t *testing.T) {
 	handle := broker.VaultLease{Accessor: "a", Lease: "l"}
 	later := newFixture(t).clock.Add(time.Hour)

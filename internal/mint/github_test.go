@@ -123,7 +123,7 @@ func TestInstallationTokenIsKeptUntilItIsRevoked(t *testing.T) {
 	}
 }
 
-// What GitHub refused, or was never asked, leaves nothing behind. A token that Brevet saw and cannot use is revoked at once.
+// What GitHub refused, or was never asked, leaves nothing behind. A token that Brevet saw and cannot use is revoked at once (I7).
 func TestFailedInstallationTokenLeavesNothing(t *testing.T) {
 	other := hubIntent(time.Minute)
 	other.Grant.Data["app"] = "other"

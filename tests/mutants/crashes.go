@@ -48,8 +48,32 @@ var crashes = []Mutant{
 	{
 		Claim: "C4", Breaks: "compensates a lost credential without revoking its token",
 		File: "broker/sweep.go",
-		Old:  "if h.VaultLease.Accessor != \"\" {\n\t\tctx, cancel", New: "if h.VaultLease.Accessor != \"\" && h.Kind == scopes.KindVaultToken {\n\t\tctx, cancel",
+		Old:  "if !h.lease().Empty() && s.revokeLease(ctx, h) != nil {", New: "if h.Kind == scopes.KindVaultToken && s.revokeLease(ctx, h) != nil {",
 		Package: "broker", Test: "^TestSweepAdvances/^lost_with_a_handle_.C4.$",
+	},
+	{
+		Claim: "C4", Breaks: "says that a token of GitHub never was, although GitHub may have made it",
+		File: "broker/sweep.go",
+		Old:  "case h.Status == StatusIntent && h.Kind == scopes.KindGitHub:\n\t\treturn s.settle(ctx, h)", New: "case false:\n\t\treturn s.settle(ctx, h)",
+		Package: "broker", Test: "^TestSweepAdvances/^GitHub_was_asked,_nobody_has_the_token_.C4.$",
+	},
+	{
+		Claim: "C5", Breaks: "leaves a token of GitHub alive that Vault could not store",
+		File: "internal/mint/github.go",
+		Old:  "if app.client.DeleteToken(ending, app.App, token.Secret) == nil && m.forgetGitHub", New: "if m.forgetGitHub",
+		Package: "internal/mint", Test: "^TestVaultFailsWhileATokenIsMade$",
+	},
+	{
+		Claim: "I6", Breaks: "records a token of GitHub as expired that is alive there",
+		File: "broker/sweep.go",
+		Old:  "return s.revokeLease(ctx, h) == nil && s.move(ctx, h, StatusExpired, \"\")", New: "return s.move(ctx, h, StatusExpired, \"\")",
+		Package: "broker", Test: "^TestSweepAdvances/^a_token_of_GitHub_is_past_its_time$",
+	},
+	{
+		Claim: "I7", Breaks: "accepts a token of GitHub with other permissions than the scope's",
+		File: "internal/mint/github.go",
+		Old:  "if other, wrong := errors.AsType[*github.GrantError](err); wrong {", New: "if other, wrong := errors.AsType[*github.GrantError](err); wrong && token.Expires.After(other.Token.Expires) {",
+		Package: "internal/mint", Test: "^TestFailedInstallationTokenLeavesNothing$",
 	},
 	{
 		Claim: "C4", Breaks: "says that a lost key is over while another system accepts it",

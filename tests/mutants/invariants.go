@@ -17,7 +17,7 @@ var invariants = []Mutant{
 	{
 		Claim: "I2", Breaks: "forgets an order to revoke that could not be carried out",
 		File: "broker/sweep.go",
-		Old:  "_, open := s.attempts[h.ID]; return open && ordered(h)", New: "_, open := s.attempts[h.ID]; return open && !ordered(h)",
+		Old:  "return (open || h.Kind == scopes.KindGitHub) && ordered(h)", New: "return (open || h.Kind == scopes.KindGitHub) && !ordered(h)",
 		Package: "broker", Test: "^TestSweepRetriesFailedRevocations$",
 	},
 	{
