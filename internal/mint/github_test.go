@@ -185,7 +185,7 @@ func TestLostInstallationTokenIsKnownUntilItIsDead(t *testing.T) {
 	}
 }
 
-// If Vault fails between two steps, GitHub either was not asked or has ended the token, or the error says that one may be alive.
+// If Vault fails between two steps, GitHub either was not asked or has ended the token, or the error says that one may be alive (C5).
 func TestVaultFailsWhileATokenIsMade(t *testing.T) {
 	stored := func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/"+scopes.GitHubTokens+"/") }
 	errInjected := errors.New("injected")

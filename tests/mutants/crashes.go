@@ -60,7 +60,7 @@ var crashes = []Mutant{
 	{
 		Claim: "C5", Breaks: "leaves a token of GitHub alive that Vault could not store",
 		File: "internal/mint/github.go",
-		Old:  "if app.client.DeleteToken(ending, app.App, token.Secret) == nil && m.forgetGitHub", New: "if m.forgetGitHub",
+		Old:  "if app.client.DeleteToken(ending, app.App, token.Secret) == nil && m.forgetGitHub", New: "if ending != nil && m.forgetGitHub",
 		Package: "internal/mint", Test: "^TestVaultFailsWhileATokenIsMade$",
 	},
 	{
