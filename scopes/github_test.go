@@ -108,7 +108,7 @@ func TestInstallationTokenGrantsWhatTheScopeNames(t *testing.T) {
 	if diff := cmp.Diff(want, d.Grant); diff != "" {
 		t.Errorf("grant (-want +got):\n%s", diff)
 	}
-	for _, repo := range []string{"site", "acme", "acme/", "/site", "acme/site,acme/other", "acme/a/b", "acme/.", "evil/site", "acme/site.git", "acme/s*", "acme /site", "x", ""} {
+	for _, repo := range []string{"site", "acme", "acme/", "/site", "acme/site,acme/other", "acme/a/b", "acme/.", "evil/site", "acme/site.git", "acme/s*", "acme /site", "x", "", "acme/Site", "ACME/site"} {
 		if d, err := decide(repo); err == nil {
 			t.Errorf("%q: got %v", repo, d.Grant)
 		} else if _, invalid := errors.AsType[*scopes.InvalidAsk](err); !invalid {

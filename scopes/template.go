@@ -167,7 +167,7 @@ var (
 	allDigits      = regexp.MustCompile(`^[0-9]+$`)
 	// repositorySyntax is owner/name. GitHub forbids names that end in .git, and . and .. as names.
 	repositorySyntax = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,37}[A-Za-z0-9])?(_[a-z0-9]+)?/[A-Za-z0-9._-]{1,100}$`)
-	repositoryValue  = regexp.MustCompile(`^[A-Za-z0-9/._-]+$`)
+	repositoryValue  = regexp.MustCompile(`^[a-z0-9/._-]+$`)
 	permissionValue  = regexp.MustCompile(`^(read|write|admin)$`)
 
 	userSyntax = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,63}$`)
@@ -203,9 +203,10 @@ var (
 	}
 	// keyPlace is a path of Brevet's own that contains no parameters.
 	keyPlace = place{name: "path", whole: refuseSegments}
-	// repositoryPlace is the full name of a repository at GitHub. Its value may contain the owner.
+	// repositoryPlace is the full name of a repository at GitHub. Its value may contain the owner. GitHub ignores the case of names, and
+	// rules of a policy do not. So a value has no capitals: otherwise another spelling of a name would get past a rule for it.
 	repositoryPlace = place{
-		name: "repository", literal: regexp.MustCompile(`^[A-Za-z0-9/._-]*$`), chars: "letters, digits and / . _ -",
+		name: "repository name in lower case", literal: regexp.MustCompile(`^[A-Za-z0-9/._-]*$`), chars: "letters, digits and / . _ -",
 		value: repositoryValue, whole: refuseRepository,
 	}
 	// permissionPlace is what an installation access token of GitHub may do with a kind of object.
