@@ -138,7 +138,8 @@ const unexecuted = `
 	) AS each_way ORDER BY id, cause DESC`
 
 // Overdue implements [broker.LiveCredentials]. If there are more records than the limit, it returns a random choice. So
-// records that make no progress for a long time cannot keep the others waiting.
+// records that make no progress for a long time cannot keep the others waiting. Tokens of GitHub come last, because a GitHub that does not
+// answer can make many of them wait for an hour.
 func (l *Ledger) Overdue(ctx context.Context, due broker.Overdue) ([]broker.LiveCredential, error) {
 	rows, err := l.live.Query(ctx, `
 		SELECT `+liveColumns+`
@@ -152,7 +153,7 @@ func (l *Ledger) Overdue(ctx context.Context, due broker.Overdue) ([]broker.Live
 			UNION ALL
 			(SELECT * FROM (`+unexecuted+`) AS each)
 		) AS alive
-		ORDER BY random()
+		ORDER BY coalesce(credential_kind, '') = @at_once, random()
 		LIMIT @limit`, pgx.NamedArgs{
 		"unfinished": due.Unfinished, "overdue": due.Overdue, "expired": due.Expired, "at_once": scopes.KindGitHub, "limit": due.Limit,
 		"orders": due.Orders, "grace": orderGrace, "task_ended": broker.CauseTaskEnded, "quarantined": broker.CauseQuarantined,

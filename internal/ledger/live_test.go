@@ -463,6 +463,25 @@ func TestLiveCredentialHasEveryField(t *testing.T) {
 	}
 }
 
+// Tokens that wait for GitHub, however many, do not keep a database login waiting.
+func TestTokensOfGitHubAreDueAfterAllOthers(t *testing.T) {
+	t.Parallel()
+	l := testkit.NewDB(t).Ledger(t)
+	for range 20 {
+		bring(t, l, "github", []broker.Status{broker.StatusUnknown}, nil)
+	}
+	login := bring(t, l, "database", []broker.Status{broker.StatusUnknown}, nil).ID
+	for range 10 {
+		held, err := l.Overdue(t.Context(), broker.Overdue{Limit: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(held) != 2 || held[0].ID != login || held[1].Kind != "github" {
+			t.Fatalf("got %+v, want the login and a token", held)
+		}
+	}
+}
+
 func TestOverdueCredentialsAreFound(t *testing.T) {
 	t.Parallel()
 	start := moment()
