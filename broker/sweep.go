@@ -290,7 +290,14 @@ func (s *sweeper) compensate(ctx context.Context, h LiveCredential) bool {
 // of the time that was granted, so expire ends its tokens.
 func (s *sweeper) expire(ctx context.Context, h LiveCredential) bool {
 	if h.Kind == scopes.KindGitHub {
-		return s.revokeLease(ctx, h) == nil && s.move(ctx, h, StatusExpired, "")
+		if s.revokeLease(ctx, h) == nil {
+			return s.move(ctx, h, StatusExpired, "")
+		}
+		if s.cfg.Now().Sub(h.Expires) > overdueAfter { // the record must say that the token may be alive, and raise the alarm
+			s.end(ctx, []LiveCredential{h}, ending{cause: CauseOverdue, term: s.term})
+			return true
+		}
+		return false
 	}
 	alive, err := s.alive(ctx, h)
 	if err != nil {
