@@ -131,13 +131,14 @@ func (c *Client) CreateToken(ctx context.Context, app App, sign Sign, want Grant
 	}
 	token, err := readToken(got.body, want, c.now())
 	if token.Secret.Reveal() != "" {
-		c.remember(token.Secret)
+		c.Remember(token.Secret, c.now())
 	}
 	return token, err
 }
 
 // DeleteToken ends a token. It returns nil if GitHub confirms that, or says that it does not know the token: then the token is dead
-// already. Right after a token was made, not every server of GitHub knows it; a caller that gets a *LostError then has to try again.
+// already. Right after a token was made, not every server of GitHub knows it; a caller that gets a *LostError then has to try again. The
+// client has to know when the token was made: see Remember.
 // The other errors are as of CreateToken, and the token is, or may be, alive.
 func (c *Client) DeleteToken(ctx context.Context, app App, token secret.Text) error {
 	got, err := c.do(ctx, call{
@@ -184,8 +185,12 @@ func (c *Client) appJWT(ctx context.Context, app App, sign Sign) (string, error)
 	return input + "." + signature, nil
 }
 
-// remember keeps the hash of a token until all servers of GitHub know the token.
-func (c *Client) remember(token secret.Text) {
+// Remember tells the client when a token was made, which another client may have done. The client keeps the token's hash until all
+// servers of GitHub know the token.
+func (c *Client) Remember(token secret.Text, made time.Time) {
+	if c.now().Sub(made) >= settling {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
@@ -194,7 +199,7 @@ func (c *Client) remember(token secret.Text) {
 			delete(c.young, sum)
 		}
 	}
-	c.young[sha256.Sum256([]byte(token.Reveal()))] = now
+	c.young[sha256.Sum256([]byte(token.Reveal()))] = made
 }
 
 func (c *Client) isYoung(token secret.Text) bool {

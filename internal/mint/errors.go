@@ -33,6 +33,7 @@ var (
 type answerError struct {
 	status   int
 	messages []string // Vault's messages, clipped
+	listed   bool     // the answer has a list of messages, even an empty one, as every error answer of Vault
 }
 
 func (e *answerError) Error() string {
@@ -127,6 +128,13 @@ func says(err error, words string) bool {
 
 // unmounted reports whether Vault answered that no engine is mounted at the path.
 func unmounted(err error) bool { return says(err, "no handler for route") }
+
+// missing reports whether Vault itself says that there is nothing at a path. The status alone is not enough: a load balancer in front of
+// Vault also answers 404.
+func missing(err error) bool {
+	answer, ok := errors.AsType[*answerError](err)
+	return ok && answer.status == http.StatusNotFound && answer.listed && len(answer.messages) == 0
+}
 
 // gone reports whether Vault says that the token or lease does not exist, by both the status and the words of its answer. The
 // status alone is not enough: a 404 can mean an unknown path, and a 403 can be about our own login.

@@ -32,6 +32,8 @@ type gitHubEntry struct {
 	App string `json:"app"`
 	// Token is empty from before GitHub is asked until its answer is stored.
 	Token string `json:"token"`
+	// Made is when GitHub's answer came. It is zero while Token is empty.
+	Made time.Time `json:"made,omitzero"`
 	// Until is when the token is dead in any case.
 	Until time.Time `json:"until"`
 }
@@ -74,7 +76,7 @@ func (m *Minter) drawGitHub(ctx context.Context, w *wrapped) error {
 	if err == nil && token.Expires.Before(w.intent.Expires.Add(-gitHubSkew)) {
 		err = fmt.Errorf("%w: the token expires before the time that was granted", broker.ErrMintMismatch)
 	}
-	entry.Token = token.Secret.Reveal()
+	entry.Token, entry.Made = token.Secret.Reveal(), m.cfg.Now().UTC()
 	if until := token.Expires.UTC(); until.Before(entry.Until) && !until.IsZero() {
 		entry.Until = until.Add(gitHubSkew)
 	}
@@ -191,7 +193,9 @@ func (m *Minter) endGitHub(ctx context.Context, lease string) error {
 		if !known {
 			return unknownApp(entry.App)
 		}
-		if err := app.client.DeleteToken(ctx, app.App, secret.New(entry.Token)); err != nil {
+		token := secret.New(entry.Token)
+		app.client.Remember(token, entry.Made) // another replica may have made it just now
+		if err := app.client.DeleteToken(ctx, app.App, token); err != nil {
 			return gitHubFailure(err)
 		}
 	}
@@ -200,10 +204,12 @@ func (m *Minter) endGitHub(ctx context.Context, lease string) error {
 
 func (m *Minter) keepGitHub(ctx context.Context, lease string, entry gitHubEntry) error {
 	const doing = "storing the token of GitHub"
+	data := map[string]any{"app": entry.App, "token": entry.Token, "until": entry.Until.Format(time.RFC3339)}
+	if !entry.Made.IsZero() {
+		data["made"] = entry.Made.Format(time.RFC3339Nano)
+	}
 	_, err := m.exchange(ctx, doing, ownToken, func(ctx context.Context) (*api.Secret, error) {
-		return m.client.Logical().WriteWithContext(ctx, lease, map[string]any{
-			"app": entry.App, "token": entry.Token, "until": entry.Until.Format(time.RFC3339),
-		})
+		return m.client.Logical().WriteWithContext(ctx, lease, data)
 	})
 	if unmounted(err) {
 		return fmt.Errorf("%s: %w", doing, &broker.NotMountedError{Mount: scopes.GitHubTokens})
@@ -220,7 +226,7 @@ func (m *Minter) readGitHub(ctx context.Context, lease string) (*gitHubEntry, er
 	switch {
 	case unmounted(err):
 		return nil, fmt.Errorf("%s: %w", doing, &broker.NotMountedError{Mount: scopes.GitHubTokens})
-	case statusOf(err) == http.StatusNotFound:
+	case missing(err):
 		return nil, nil //nolint:nilnil // there is none
 	case err != nil:
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -271,5 +272,48 @@ func TestRemovedAppIsNamed(t *testing.T) {
 	}
 	if err := w.minter.Revoke(t.Context(), lease); err != nil || len(w.hub.Live()) != 0 {
 		t.Errorf("with the App: %v, alive: %d", err, len(w.hub.Live()))
+	}
+}
+
+// For some seconds after one replica made a token, another replica does not take GitHub's 401 for its end.
+func TestOtherReplicaDoesNotTakeAYoungTokenForADeadOne(t *testing.T) {
+	w := withHub(t, nil)
+	replica := open(t, w.config)
+	w.hub.Behave(githubapi.Behaviour{Settling: 4 * time.Second})
+	intent := hubIntent(10 * time.Minute)
+	if _, err := mint.MintGrant(t.Context(), w.minter, intent); err != nil {
+		t.Fatal(err)
+	}
+	lease := broker.VaultLease{Lease: broker.GitHubLease(intent.ID)}
+	if err := replica.Revoke(t.Context(), lease); !errors.Is(err, broker.ErrGitHubUnavailable) || w.kept(t, intent) == nil {
+		t.Errorf("got %v, kept: %t, alive: %d; want an error, as the token is alive", err, w.kept(t, intent) != nil, len(w.hub.Live()))
+	}
+	w.hub.Behave(githubapi.Behaviour{})
+	w.hub.Advance(6 * time.Second)
+	if err := replica.Revoke(t.Context(), lease); err != nil || len(w.hub.Live()) != 0 || w.kept(t, intent) != nil {
+		t.Errorf("got %v, alive: %d; want none", err, len(w.hub.Live()))
+	}
+}
+
+// A 404 that is not of Vault, such as that of a load balancer, does not mean that a token is dead.
+func TestForeign404IsNotTheEndOfAToken(t *testing.T) {
+	for name, body := range map[string]string{"a page": "<html>404 Not Found</html>", "other JSON": "{}", "nothing": ""} {
+		t.Run(name, func(t *testing.T) {
+			var astray atomic.Bool
+			w := withHub(t, func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+				if astray.Load() && r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/"+scopes.GitHubTokens+"/") {
+					return &http.Response{StatusCode: http.StatusNotFound, Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{}, Request: r}, nil
+				}
+				return next.RoundTrip(r)
+			})
+			intent := hubIntent(10 * time.Minute)
+			if _, err := mint.MintGrant(t.Context(), w.minter, intent); err != nil {
+				t.Fatal(err)
+			}
+			astray.Store(true)
+			if err := w.minter.Revoke(t.Context(), broker.VaultLease{Lease: broker.GitHubLease(intent.ID)}); err == nil {
+				t.Errorf("the token counts as dead, and %d live", len(w.hub.Live()))
+			}
+		})
 	}
 }

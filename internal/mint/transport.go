@@ -57,6 +57,7 @@ func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
 		var answer api.ErrorResponse
 		// An answer that is not JSON still has a status, which says enough.
 		if json.NewDecoder(io.LimitReader(resp.Body, longestRefusal)).Decode(&answer) == nil {
+			refusal.listed = answer.Errors != nil
 			for _, message := range answer.Errors[:min(len(answer.Errors), maxMessages)] {
 				refusal.messages = append(refusal.messages, clip(message))
 			}
