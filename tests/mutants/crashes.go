@@ -66,7 +66,7 @@ var crashes = []Mutant{
 	{
 		Claim: "I6", Breaks: "records a token of GitHub as expired that is alive there",
 		File: "broker/sweep.go",
-		Old:  "return s.revokeLease(ctx, h) == nil && s.move(ctx, h, StatusExpired, \"\")", New: "return s.move(ctx, h, StatusExpired, \"\")",
+		Old:  "if s.revokeLease(ctx, h) == nil {\n\t\t\treturn s.move", New: "if h.ID != \"\" {\n\t\t\treturn s.move",
 		Package: "broker", Test: "^TestSweepAdvances/^a_token_of_GitHub_is_past_its_time$",
 	},
 	{
