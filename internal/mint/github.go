@@ -265,12 +265,17 @@ func newGitHubApps(cfg Config) map[string]gitHubApp {
 	return apps
 }
 
-// retryRevoke calls Revoke until it succeeds or ctx ends, or until another attempt cannot help.
+// retryRevoke calls Revoke until it succeeds or ctx ends, or until another attempt cannot help. It asks GitHub rarely, and not again
+// if GitHub limits calls: GitHub counts all calls of an App together, and punishes Apps that go on.
 func (m *Minter) retryRevoke(ctx context.Context, h broker.VaultLease) error {
+	pause := 50 * time.Millisecond
+	if isGitHub(h.Lease) {
+		pause = time.Second
+	}
 	for {
 		err := m.Revoke(ctx, h)
 		_, mayLive := errors.AsType[*broker.MayLiveError](err)
-		if err == nil || mayLive || !wait.For(ctx, 50*time.Millisecond) {
+		if err == nil || mayLive || errors.Is(err, broker.ErrGitHubLimited) || !wait.For(ctx, pause) {
 			return err
 		}
 	}

@@ -317,3 +317,23 @@ func TestForeign404IsNotTheEndOfAToken(t *testing.T) {
 		})
 	}
 }
+
+// After a mint that failed, Brevet does not call a GitHub that limits calls again and again.
+func TestLimitedGitHubIsNotCalledAgain(t *testing.T) {
+	var deletes atomic.Int64
+	w := withHub(t, func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+		if !githubapi.DeletesToken(r) {
+			return next.RoundTrip(r)
+		}
+		deletes.Add(1)
+		return &http.Response{
+			StatusCode: http.StatusTooManyRequests, Body: io.NopCloser(strings.NewReader(`{"message":"slow down"}`)),
+			Header: http.Header{"Retry-After": {"60"}}, Request: r,
+		}, nil
+	})
+	w.hub.Behave(githubapi.Behaviour{OtherGrant: func(g *githubapi.Grant) { g.Permissions["contents"] = "write" }})
+	_, err := mint.MintGrant(t.Context(), w.minter, hubIntent(10*time.Minute))
+	if _, lost := errors.AsType[*broker.LostMintError](err); !lost || deletes.Load() != 1 {
+		t.Errorf("got %v after %d calls, want one call and a token that may be alive", err, deletes.Load())
+	}
+}
