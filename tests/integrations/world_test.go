@@ -1,6 +1,6 @@
 // Package integrations_test uses what Brevet issues with the official clients of GitHub, AWS, Google Cloud, Azure, Anthropic and OpenAI:
 // in the form that each client reads by itself, and through an egress gateway. Brevet, its PostgreSQL and its Vault are real. The other
-// systems are strict doubles: internal/testkit/githubapi and internal/testkit/clouds.
+// systems are strict doubles: internal/testkit/githubapi and internal/testkit/federation.
 package integrations_test
 
 import (
