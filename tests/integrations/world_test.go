@@ -107,8 +107,9 @@ func (w *world) github() string { return strings.Replace(w.hub.URL(), "127.0.0.1
 
 func hostOf(origin string) string { return strings.TrimPrefix(origin, "https://") }
 
-// short is the TTL of scopes whose credentials expire while a program runs.
-const short = 4 * time.Second
+// short is the TTL of scopes whose credentials expire while a program runs. On a busy machine, a program of Node takes seconds to start,
+// and it has to make its first call before that.
+const short = 8 * time.Second
 
 // briefly is this TTL for a system. A gateway asks Google for a token that lives no longer than the gateway uses the credential, which is
 // half of a short life. It uses no such token that lives less than five seconds.
