@@ -2,6 +2,7 @@ package integrations_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/internal/testkit/federation"
 	"github.com/brevet-dev/brevet/internal/testkit/githubapi"
 	"github.com/brevet-dev/brevet/openapi"
@@ -189,17 +191,53 @@ func TestClients(t *testing.T) {
 		})
 	}
 	w.wantNothingUnrecorded(t)
+	w.wantExchangesRecorded(t)
 }
 
+// allowed runs a program twice. Meanwhile a token of GitHub is alive, so that its grant can be read.
 func allowed(t *testing.T, a attempt) {
-	a.exec(t, a.usual(), a.run).want(t, a.content())
-	if a.github() {
-		a.wantGranted(t)
+	if !a.github() {
+		a.exec(t, a.usual(), a.run).want(t, a.content())
+		return
+	}
+	env := meanwhile(t, func() { a.wantGranted(t) })
+	a.exec(t, a.usual(), again(a.run, a.run), env).want(t, a.content(), a.content())
+	a.wantEnded(t)
+}
+
+// wantGranted checks that GitHub has granted the tokens of the task exactly the repository and the permission that the scope names.
+// GitHub adds the permission to read metadata to every token.
+func (a attempt) wantGranted(t *testing.T) {
+	t.Helper()
+	permission := map[string]string{"issues": "issues", "code": "contents"}[a.scope]
+	want := map[string]string{permission: "read", "metadata": "read"}
+	tokens := a.alive(t)
+	if len(tokens) == 0 {
+		t.Error("GitHub has no token alive whose name the records say")
+	}
+	for _, token := range tokens {
+		grant := token.Grant
+		if !slices.Equal(grant.Repositories, []string{"acme/api"}) || !maps.Equal(grant.Permissions, want) || grant.Installation != testkit.GitHubInstallation {
+			t.Errorf("GitHub granted %v on %v, want %v on acme/api", grant.Permissions, grant.Repositories, want)
+		}
 	}
 }
 
-// wantGranted checks that the newest token of GitHub had exactly the permission that the scope names, and that it is dead.
-func (a attempt) wantGranted(t *testing.T) {
+// alive returns the tokens of GitHub that are alive and belong to the task, by the names that its records have.
+func (a attempt) alive(t *testing.T) []githubapi.Token {
+	t.Helper()
+	page, err := a.stack.Client(t, auditor).Page(t.Context(), client.Filter{Task: a.task, Limit: 50})
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	return slices.DeleteFunc(a.hub.Live(), func(token githubapi.Token) bool {
+		return !slices.ContainsFunc(page.Issuances, func(one openapi.Issuance) bool { return one.Credential.Name == token.Hashed })
+	})
+}
+
+// wantEnded checks that the task has records, and that each says that its credential has ended.
+func (a attempt) wantEnded(t *testing.T) {
 	t.Helper()
 	page := a.statuses(t, a.task)
 	if len(page) == 0 || slices.ContainsFunc(page, func(s openapi.Status) bool { return s != openapi.StatusReleased && s != openapi.StatusRevoked }) {
@@ -253,7 +291,11 @@ func afterTaskEnd(t *testing.T, a attempt) {
 		suffix = "brief" // a cloud does not learn that the task has ended: it accepts the token until it expires
 	}
 	env := meanwhile(t, func() {
-		a.endTask(t, a.sandbox, a.task)
+		if a.github() {
+			a.wantDeadWithin(t, 2*time.Second, func() { a.endTask(t, a.sandbox, a.task) })
+		} else {
+			a.endTask(t, a.sandbox, a.task)
+		}
 		switch {
 		case a.way == own && !a.github():
 			time.Sleep(briefly(a.system) + time.Second)
@@ -270,6 +312,23 @@ func afterTaskEnd(t *testing.T, a attempt) {
 	}
 }
 
+// wantDeadWithin checks that GitHub refuses all tokens of the task within a time after end begins.
+func (a attempt) wantDeadWithin(t *testing.T, limit time.Duration, end func()) {
+	t.Helper()
+	if len(a.alive(t)) == 0 {
+		t.Error("no token of the task is alive before its end")
+	}
+	began := time.Now()
+	end()
+	for len(a.alive(t)) > 0 {
+		if time.Since(began) > limit {
+			t.Errorf("GitHub accepts a token of the task %s after its end began", time.Since(began))
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
 func afterTTL(t *testing.T, a attempt) {
 	wait := fmt.Sprintf("; sleep %d; ", int(briefly(a.system).Seconds())+1)
 	if a.way == egress { // the gateway gets the next credential. A cloud accepts each token once, so it has to be another one.
@@ -283,7 +342,11 @@ func afterTTL(t *testing.T, a attempt) {
 		}
 		return
 	}
-	a.exec(t, "brief", a.save+`; `+a.run+wait+a.old+a.run).want(t, a.content(), "error ...")
+	refused := "error ..."
+	if a.github() && a.name != "git" { // git says only that it was refused
+		refused = "error 401"
+	}
+	a.exec(t, "brief", a.save+`; `+a.run+wait+a.old+a.run).want(t, a.content(), refused)
 }
 
 func wrongAudience(t *testing.T, a attempt) {
@@ -392,6 +455,20 @@ func (w *world) wantNothingUnrecorded(t *testing.T) {
 	}
 	if known := w.unknown(t); lost != known {
 		t.Errorf("%d tokens are alive at GitHub, and %d records say that one may be", lost, known)
+	}
+}
+
+// wantExchangesRecorded checks that each credential that a cloud made came from a token that has a record, also if its answer was lost.
+func (w *world) wantExchangesRecorded(t *testing.T) {
+	t.Helper()
+	made := w.clouds.Made()
+	if len(made) == 0 {
+		t.Error("no cloud has made a credential")
+	}
+	for _, one := range made {
+		if _, err := w.stack.Client(t, auditor).Issuance(t.Context(), one.ID); err != nil {
+			t.Errorf("the credential of %s has no record of its token %q: %v", one.Of, one.ID, err)
+		}
 	}
 }
 

@@ -122,6 +122,15 @@ func (f *Far) Secrets() (tokens, gave []string) {
 	return tokens, gave
 }
 
+// Made returns all credentials that the doubles have made until now.
+func (f *Far) Made() []Credential {
+	var all []Credential
+	for _, d := range f.doubles() {
+		all = append(all, d.Made()...)
+	}
+	return all
+}
+
 // Exchanges returns how many tokens were presented until now.
 func (f *Far) Exchanges() int {
 	tokens, _ := f.Secrets()
