@@ -8,9 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/internal/secret"
@@ -118,8 +116,9 @@ func advise(call string, code int) string {
 	case http.StatusUnprocessableEntity:
 		return "a repository is not in the installation, or the installation lacks a permission: check the scope's repositories and " +
 			"permissions, and what the owner has granted to the App"
+	default:
+		return "GitHub answers with a status that its API does not define for this call: the log of the server has GitHub's message"
 	}
-	return ""
 }
 
 func status(code int, message string) string {
@@ -156,31 +155,11 @@ func cause(err error) error {
 	return errFailed
 }
 
-const (
-	longestMessage = 200
-	longestWord    = 24
-)
+// clip shortens a text of GitHub, and hides what could be a token in it.
+func clip(text string) string { return safetext.Clip(text, longestMessage) }
 
-// clip shortens a text of the server. It replaces long words, because they could be secrets: tokens and JWTs are longer than the
-// words of GitHub's messages. Nothing in it can control a terminal.
-func clip(text string) string {
-	words := strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || !safetext.Visible(r) })
-	var b strings.Builder
-	for i, word := range words {
-		if len(word) > longestWord {
-			word = "[...]"
-		}
-		if b.Len()+len(word) >= longestMessage {
-			b.WriteString(" ...")
-			break
-		}
-		if i > 0 {
-			b.WriteByte(' ')
-		}
-		b.WriteString(word)
-	}
-	return safetext.Text(b.String())
-}
+// longestMessage is how much of a message of GitHub is kept, in bytes.
+const longestMessage = 200
 
 // clipName shows the name of a repository or a permission. GitHub's repositories have up to 140 characters with their owner.
 // secret.Shaped finds the tokens among them.

@@ -10,9 +10,9 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
 var (
@@ -73,31 +73,11 @@ func unavailable(doing string, err error) error {
 	return fmt.Errorf("%w: %s: %w", broker.ErrVaultUnavailable, doing, err)
 }
 
-const (
-	longestMessage = 160
-	longestWord    = 24
-)
+// clip shortens a text of Vault, and hides what could be a secret in it.
+func clip(text string) string { return safetext.Clip(text, longestMessage) }
 
-// clip shortens a text of the server. It replaces long words, because they could be secrets: tokens, secret ids and JWTs are
-// longer than the words of Vault's messages. It removes characters that could control a terminal.
-func clip(text string) string {
-	words := strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
-	var b strings.Builder
-	for i, word := range words {
-		if len(word) > longestWord {
-			word = "[...]"
-		}
-		if b.Len()+len(word) >= longestMessage {
-			b.WriteString(" ...")
-			break
-		}
-		if i > 0 {
-			b.WriteByte(' ')
-		}
-		b.WriteString(word)
-	}
-	return b.String()
-}
+// longestMessage is how much of a message of Vault is kept, in bytes.
+const longestMessage = 160
 
 // statusOf returns the status of an error answer, and 0 if the error is not an answer.
 func statusOf(err error) int {

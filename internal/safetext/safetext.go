@@ -96,6 +96,30 @@ func MixesAlphabets(text string) bool {
 	return latin && alike
 }
 
+// longestWord is the longest word that Clip keeps, in bytes: tokens, keys and JWTs are longer than the words of messages.
+const longestWord = 24
+
+// Clip makes one safe line of at most about the given number of bytes from a message of another system. It replaces long words,
+// because they could be secrets that the message repeats.
+func Clip(s string, most int) string {
+	words := strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !Visible(r) })
+	var out strings.Builder
+	for i, word := range words {
+		if len(word) > longestWord {
+			word = "[...]"
+		}
+		if out.Len()+len(word) >= most {
+			out.WriteString(" ...")
+			break
+		}
+		if i > 0 {
+			out.WriteByte(' ')
+		}
+		out.WriteString(word)
+	}
+	return Text(out.String())
+}
+
 // Shorten returns at most the given number of characters. If it drops some, the last one is an ellipsis.
 func Shorten(s string, most int) string {
 	runes := []rune(s)

@@ -90,3 +90,18 @@ func TestShorten(t *testing.T) {
 		}
 	}
 }
+
+// Clip keeps the words of a message, and none that could be a secret.
+func TestClipHidesLongWords(t *testing.T) {
+	for in, want := range map[string]string{
+		"permission denied":                          "permission denied",
+		"bad token ghs_0123456789012345678901234567": "bad token [...]",
+		"two\nlines\u202e and\x1b[31m red":           "two lines and [31m red",
+		strings.Repeat("word ", 20):                  "word word word word word word word word ...",
+		"":                                           "",
+	} {
+		if got := safetext.Clip(in, 40); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}

@@ -178,7 +178,7 @@ CREATE UNIQUE INDEX issuances_one_per_approval ON issuances (approves)
 	},
 	{
 		Claim: "I9", Breaks: "repeats a token in an error when an answer of Vault does",
-		File: "internal/mint/errors.go",
+		File: "internal/safetext/safetext.go",
 		Old:  "if len(word) > longestWord {", New: "if len(word) > 10*longestWord {",
 		Package: "internal/mint", Test: "^TestInvalidGrantResponseIsRevokedOrLost$/^echoes_at_",
 	},

@@ -43,7 +43,7 @@ var arrows = map[string][]string{
 	"internal/dpop":               {"internal/jws", "internal/refusal"},
 	"broker/approval":             {"internal/passkey", "internal/people", "scopes"},
 	"broker":                      {"attest", "broker/approval", "internal/dpop", "internal/passkey", "internal/people", "internal/ratelimit", "internal/secret", "internal/token", "internal/wait", "scopes", "scopes/egressrule"},
-	"internal/mint":               {"broker", "internal/github", "internal/jws", "internal/secret", "internal/wait", "scopes"},
+	"internal/mint":               {"broker", "internal/github", "internal/jws", "internal/safetext", "internal/secret", "internal/wait", "scopes"},
 	"internal/tokencache":         {"broker"},
 	"internal/ledger/leader":      {"broker", "internal/ledger/postgres", "internal/wait", "migrations"},
 	"internal/ledger/postgres":    {"broker", "migrations"},
