@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -75,13 +76,24 @@ type exchange struct {
 	hidden []secret.Text // what no log may contain
 }
 
+// sameExchange reports whether a token is for the exchange that its rule was read with. There, role and account may be templates.
+func sameExchange(token, rule openapi.Exchange) bool {
+	if strings.Contains(rule.Role, "{") {
+		rule.Role = token.Role
+	}
+	if strings.Contains(rule.ServiceAccount, "{") {
+		rule.ServiceAccount = token.ServiceAccount
+	}
+	return reflect.DeepEqual(token, rule)
+}
+
 // newExchanged exchanges a token at the other system and returns the result as a credential. It forgets the token. rule is the
 // exchange that the matching rule was read with.
 func (g *Gateway) newExchanged(ctx context.Context, token *client.Token, m match, began time.Time) (*held, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exchangeWithin)
 	defer cancel()
 	as := token.Exchange.As
-	if as != m.scope.Exchange.As { // the catalogue changed after the rules were read
+	if !sameExchange(token.Exchange, m.scope.Exchange) { // the catalogue changed after the rules were read
 		return nil, &refusal{code: codeUnavailable, explanation: "the scope has just changed", after: rulesKept}
 	}
 	h := g.hold(token, began)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/egress"
+	"github.com/brevet-dev/brevet/openapi"
 )
 
 // abroad is a world with a far side, and a scope for each of its systems.
@@ -551,5 +553,30 @@ func TestTaskMayEndDuringAnExchange(t *testing.T) {
 	answer := <-answers
 	if code, _ := answer.problem(); answer.status != 403 || code != "egress_ended" || len(a.host.taken()) != 0 {
 		t.Errorf("got %d %s, want that the credential has ended", answer.status, answer.text)
+	}
+}
+
+// A rule that was read before the catalogue changed does not get what the new exchange gives.
+func TestTokenOfAnotherExchangeIsNotUsed(t *testing.T) {
+	rule := openapi.Exchange{As: "aws", URL: "https://sts.example", Audience: "a", Role: "arn:aws:iam::1:role/{site}", Region: "eu-central-1"}
+	token := rule
+	token.Role = "arn:aws:iam::1:role/docs"
+	if !egress.SameExchange(token, rule) {
+		t.Error("a role that fills in the rule's template is refused")
+	}
+	for name, change := range map[string]func(*openapi.Exchange){
+		"system": func(e *openapi.Exchange) { e.As = "google" }, "url": func(e *openapi.Exchange) { e.URL = "https://evil.example" },
+		"audience": func(e *openapi.Exchange) { e.Audience = "b" }, "region": func(e *openapi.Exchange) { e.Region = "us-east-1" },
+		"account": func(e *openapi.Exchange) { e.ServiceAccount = "other" }, "scopes": func(e *openapi.Exchange) { e.Scopes = []string{"all"} },
+	} {
+		other := token
+		change(&other)
+		if egress.SameExchange(other, rule) {
+			t.Errorf("another %s is accepted", name)
+		}
+	}
+	rule.Role = "arn:aws:iam::1:role/blog"
+	if egress.SameExchange(token, rule) {
+		t.Error("another role is accepted")
 	}
 }

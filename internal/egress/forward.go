@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -46,33 +45,14 @@ func (f *Forwarder) Serve(ctx context.Context) error {
 }
 
 func forward(ctx context.Context, listener net.Listener, socket string) error {
-	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
-	defer stop()
-	for {
-		conn, err := listener.Accept()
-		var busy interface{ Temporary() bool }
-		switch {
-		case errors.Is(err, net.ErrClosed):
-			return nil
-		case errors.As(err, &busy) && busy.Temporary(): // such as too many open files: some connections may end
-			select {
-			case <-time.After(acceptPause):
-			case <-ctx.Done():
-			}
-			continue
-		case err != nil:
-			return fmt.Errorf("accepting a connection: %w", err)
+	return acceptAll(ctx, listener, func(conn net.Conn) {
+		gateway, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		if err != nil {
+			return // the program sees that its connection ends
 		}
-		go func() {
-			defer func() { _ = conn.Close() }()
-			gateway, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
-			if err != nil {
-				return // the program sees that its connection ends
-			}
-			defer func() { _ = gateway.Close() }()
-			relay(conn, gateway)
-		}()
-	}
+		defer func() { _ = gateway.Close() }()
+		relay(conn, gateway)
+	})
 }
 
 // relay copies both directions. If one side sends no more, it tells the other side, which may still send.

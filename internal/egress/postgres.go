@@ -52,12 +52,25 @@ type session struct {
 // ServePostgres accepts connections of the PostgreSQL protocol until ctx ends. It asks for no password, so only the one sandbox
 // must be able to reach the listener.
 func (g *Gateway) ServePostgres(ctx context.Context, listener net.Listener, sandbox *Sandbox) error {
-	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
-	defer stop()
 	g.mu.Lock()
 	g.entrances = append(g.entrances, listener)
 	g.mu.Unlock()
 	var open places
+	return acceptAll(ctx, listener, func(conn net.Conn) {
+		leave, ok := open.take(maxConns)
+		if !ok {
+			return
+		}
+		defer leave()
+		s := &session{gateway: g, sandbox: sandbox, client: conn, began: g.cfg.Now()}
+		s.serve(ctx)
+	})
+}
+
+// acceptAll serves each connection in a goroutine, and closes it afterwards, until ctx ends.
+func acceptAll(ctx context.Context, listener net.Listener, serve func(net.Conn)) error {
+	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
+	defer stop()
 	for {
 		conn, err := listener.Accept()
 		var busy interface{ Temporary() bool }
@@ -73,16 +86,9 @@ func (g *Gateway) ServePostgres(ctx context.Context, listener net.Listener, sand
 		case err != nil:
 			return fmt.Errorf("accepting a connection: %w", err)
 		}
-		leave, ok := open.take(maxConns)
-		if !ok {
-			_ = conn.Close()
-			continue
-		}
 		go func() {
-			defer leave()
 			defer func() { _ = conn.Close() }()
-			s := &session{gateway: g, sandbox: sandbox, client: conn, began: g.cfg.Now()}
-			s.serve(ctx)
+			serve(conn)
 		}()
 	}
 }
