@@ -454,7 +454,7 @@ func (s forStack) forMistakes(t *testing.T) {
 		{"a role with a line break", []string{"AWS_ROLE_ARN=a\nb"}, []string{"--scope", "brief.bare.use", "--for", "aws"}, "not supported"},
 		{"no provider of Google", nil, []string{"--scope", "brief.bare.use", "--for", "google"}, "workload identity provider"},
 		{"a stored key for google", nil, with(hostile, "--for", "google"), "use a scope that issues a JWT"},
-		{"a host that is none", nil, with(hostile, "--for", "gh=a b"), "not the name of a host"},
+		{"an invalid host", nil, with(hostile, "--for", "gh=a b"), "not the name of a host"},
 		{"a host with a line break", nil, with(hostile, "--for", "npm=a\nregistry"), "not a registry"},
 		{"no registry", nil, with(hostile, "--for", "docker"), "use --for docker=HOST"},
 		{"a path of npm that leaves", nil, with(hostile, "--for", "npm=a/b?c"), "not a registry"},
