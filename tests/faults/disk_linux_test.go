@@ -127,7 +127,10 @@ func (f *fullDisk) crowd(t *testing.T, codes ...string) *crowd {
 				at := i / len(kinds) % 2
 				k, closed := kinds[i%len(kinds)], full[at].Load()
 				body := k.body()
-				body["scope"], body["task"], body["ttl"] = "test."+k.name, task, 300
+				body["scope"], body["task"] = "test."+k.name, task
+				if k.lives == nil { // AWS gives no key for so short a time
+					body["ttl"] = 300
+				}
 				got, err := f.post(t.Context(), client, f.addresses()[at]+"/v1/tokens", body)
 				switch {
 				case err != nil:
