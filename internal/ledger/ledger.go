@@ -294,26 +294,43 @@ func forReading(pc *pgxpool.Config) {
 	pc.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
 	params := pc.ConnConfig.RuntimeParams
 	params["statement_timeout"] = "5s"
-	params["default_transaction_read_only"] = "on"
 	// A list query leaves most filters empty. One plan for all combinations would use no index.
 	params["plan_cache_mode"] = "force_custom_plan"
 	params["jit"] = "off" // it takes longer than it saves
 	// Every query has an index. Almost no record is issued, leased and past its time at once, while each of the three
 	// conditions alone holds for half of all records. Postgres cannot know that and would rather read the whole table.
 	params["enable_seqscan"] = "off"
+	pc.AfterConnect = readOnly
+}
+
+// readOnly makes a session read only. It is not a parameter of the connection: with target_session_attrs=read-write, the driver would
+// then take every server for one that does not take writes.
+func readOnly(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, `SET default_transaction_read_only = on`)
+	return err
 }
 
 // forLive configures reads that never go to a standby, which may not know yet what has just been issued.
 func forLive(pc *pgxpool.Config) {
 	forReading(pc)
-	pc.AfterConnect = postgres.CheckDurable
+	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if err := postgres.CheckDurable(ctx, conn); err != nil {
+			return err
+		}
+		return readOnly(ctx, conn)
+	}
 }
 
 // forTokens is like forLive, with separate connections: token lookups are frequent and must not delay the end of a token. A
 // primary that does not hold the last end of a token may not answer lookups.
 func (l *Ledger) forTokens(pc *pgxpool.Config) {
-	forLive(pc)
-	pc.AfterConnect = l.checkPrimary
+	forReading(pc)
+	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if err := l.checkPrimary(ctx, conn); err != nil {
+			return err
+		}
+		return readOnly(ctx, conn)
+	}
 	pc.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan" // there is only one query for a token
 }
 

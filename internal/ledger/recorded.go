@@ -50,10 +50,10 @@ func OpenHistory(ctx context.Context, databaseURL string, since time.Time, reade
 	}
 	pc.MaxConns = int32(readers)
 	params := pc.ConnConfig.RuntimeParams
-	params["default_transaction_read_only"] = "on"
 	params["statement_timeout"] = historyTimeout
 	params["plan_cache_mode"] = "force_custom_plan"
 	params["jit"] = "off" // it takes longer than reading a chunk
+	pc.AfterConnect = readOnly
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {
 		return nil, postgres.Unavailable("opening a pool", err)
