@@ -185,6 +185,10 @@ assurance: ## Run all suites and the soak; write docs/results.txt and docs/assur
 bench: ready ## Measure what a credential costs, compared with a plain Vault login (minutes)
 	$(GO) run ./tests/bench -brevet bin/brevet
 
+.PHONY: bench-peers
+bench-peers: ready ## Compare tokens with those of Vault, and of ZeroID and AgentWrit if they are in the PATH (minutes)
+	$(GO) run ./tests/bench -brevet bin/brevet -peers
+
 .PHONY: bench-parts
 bench-parts: deps ## Time the decision, the append, one request, a replay and a verification (minutes)
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./scopes/... ./internal/ledger ./internal/httpapi

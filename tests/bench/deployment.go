@@ -36,6 +36,7 @@ type deployment struct {
 	issuer  *devstack.Issuer
 	socket  *devstack.Endpoint
 	brokers []*replica
+	peers   []*exec.Cmd // servers that are compared with it
 	// url is the first broker's URL.
 	url    string
 	dir    string
@@ -257,6 +258,10 @@ func (d *deployment) proved(id spiffeid.ID) (*tls.Config, error) {
 func (d *deployment) close() error {
 	var errs []error
 	d.stop()
+	for _, peer := range d.peers {
+		_ = peer.Process.Signal(syscall.SIGTERM)
+		_ = peer.Wait()
+	}
 	if d.socket != nil {
 		errs = append(errs, d.socket.Close())
 	}

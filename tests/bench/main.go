@@ -27,14 +27,18 @@ func main() {
 	flag.DurationVar(&o.lasts, "lasts", 3*time.Second, "how long each is asked in a round")
 	flag.DurationVar(&o.between, "between", 30*time.Second, "how long issue and login are asked for before tokens are compared again")
 	flag.StringVar(&o.json, "json", "", "file to write all figures to")
+	beside := flag.Bool("peers", false, "compare tokens with those of Vault, and of ZeroID and AgentWrit if they are in the PATH")
 	growing := flag.Bool("growth", false, "measure how the cost grows in place of how it compares")
 	flag.StringVar(&o.plots, "plots", "", "folder to draw what grows into")
 	flag.StringVar(&o.part, "part", "", "measure one part of -growth alone: scopes, rows or use")
 	o.grown = fully
 	flag.Parse()
 	measure := run
-	if *growing {
+	switch {
+	case *growing:
 		measure = grow
+	case *beside:
+		measure = comparePeers
 	}
 	if err := measure(ctx, o, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -11,6 +12,9 @@ import (
 
 // parts are the processes whose processor time is measured separately.
 var parts = []string{"generator", "broker", "vault", "postgres"}
+
+// serverParts are the parts that serve a request. A peer is another system that is compared with Brevet.
+var serverParts = []string{"broker", "vault", "postgres", "peer"}
 
 // tick is the unit of /proc/PID/stat, which is the same on every Linux that Go runs on.
 const tick = 10 * time.Millisecond
@@ -77,6 +81,8 @@ func (d *deployment) partOf(pid int, s statistic) string {
 		return "generator"
 	case slices.ContainsFunc(d.brokers, func(r *replica) bool { return r.process.Process.Pid == pid }):
 		return "broker"
+	case slices.ContainsFunc(d.peers, func(peer *exec.Cmd) bool { return peer.Process.Pid == pid }):
+		return "peer"
 	case strings.HasPrefix(s.name, "postgres"):
 		return "postgres"
 	case s.name == "vault", s.name == "bao", strings.HasPrefix(s.name, "vaultd"):
