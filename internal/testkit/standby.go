@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/devstack"
-	"github.com/brevet-dev/brevet/internal/wait"
 )
 
 // Pair is a primary and its synchronous standby, which belong to one test. A commit waits until the standby has it on its disk.
@@ -41,7 +40,9 @@ func NewPair(t testing.TB) *Pair {
 	// The standby calls itself walreceiver, and the primary waits for it once it streams.
 	run(t, p.Primary.TCPURL(), `ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (walreceiver)'`, `SELECT pg_reload_conf()`)
 	conn := Connect(t, p.Primary.TCPURL())
-	for began, synchronous := time.Now(), false; !synchronous; wait.For(t.Context(), 50*time.Millisecond) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for began, synchronous := time.Now(), false; !synchronous; <-tick.C {
 		row := conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')`)
 		if err := row.Scan(&synchronous); err != nil {
 			t.Fatal(err)
