@@ -76,6 +76,7 @@ func credentialKinds() []credentialKind {
 			[]string{keyWithinSVID},
 			"{kind: github, app: acme, installation: 48872301, repositories: ['acme/{repo}'], permissions: {issues: read}}", (*credentialReader).github,
 		},
+		{KindNone, nil, nil, "{kind: none}", func(*credentialReader) {}},
 	}
 }
 

@@ -134,7 +134,7 @@ func TestLoadRefusesCredentials(t *testing.T) {
 		{"7", "credential must be a mapping (key: value)"},
 		{"{audience: 'urn:a:b'}", "credential needs a kind, such as {kind: jwt, audience: https://gateway.example}"},
 		{"{kind: 7}", "credential.kind must be text; put it in quotes"},
-		{"{kind: vault_token}", `credential.kind "vault_token" is unknown; choose jwt, vault-token, database, pki, ssh, kv, vault or github`},
+		{"{kind: vault_token}", `credential.kind "vault_token" is unknown; choose jwt, vault-token, database, pki, ssh, kv, vault, github or none`},
 		// Each kind has its own keys.
 		{"{kind: jwt, audience: 'urn:a:b', within_svid: true}", `credential of kind jwt: unknown key "within_svid"; the keys are kind, audience, bind, uses, status_list, federation`},
 		{"{kind: jwt, audience: 'urn:a:b', uses: 2}", "credential.uses must be a whole number from 1 to 1"},

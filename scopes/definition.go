@@ -110,14 +110,14 @@ func (r *reader) scope(n *yaml.Node) *definition {
 	r.checkMinTTL(fields["credential"], d.scope)
 	if len(*r.problems) == before && fields["credential"] != nil {
 		switch d.scope.Credential.Kind {
-		case KindJWT:
+		case KindJWT, KindNone:
 		case KindVaultToken:
 			r.checkTokenPolicies(fields["credential"], d)
 		default:
 			d.recipe.policy = d.wrapperPolicy()
 		}
 	}
-	d.scope.Egress = r.egress(fields["egress"], d.scope)
+	d.scope.Egress = r.egress(n, fields["egress"], d.scope)
 	d.action, d.parents = actionOf(d.scope)
 	return d
 }

@@ -67,6 +67,7 @@ var notOfShape = []string{
 	"egress path with half a * before a colon", "egress path with ** before a colon",
 	"egress header that is the credential", "egress header of an API key", "egress header of a cookie", "egress header of the host", "egress header of a proxy",
 	"egress headers of proxies", "egress headers of some proxies", "egress header of the next hop", "egress header of the connection", "egress header of an upgrade",
+	"no credential without egress", "no credential that is sent", "no credential with a header that carries one",
 	"egress header of another method", "egress header of another target", "egress header that the gateway sets",
 }
 

@@ -25,7 +25,8 @@ type Egress struct {
 	Databases []string
 }
 
-// Send defines how an egress gateway puts a credential into a call. The zero value sends a token as a bearer token.
+// Send defines how an egress gateway puts a credential into a call. The zero value sends a token as a bearer token. It is also that of a
+// scope without a credential.
 type Send struct {
 	As      string // one of the Send constants
 	Name    string // the header's name, in lower case, or the key of the query
@@ -126,15 +127,19 @@ func refuseEgressPath(path string) string {
 	return ""
 }
 
-func (r *reader) egress(n *yaml.Node, scope Scope) []Egress {
+// egress reads the rules of the scope that is the mapping whole.
+func (r *reader) egress(whole, n *yaml.Node, scope Scope) []Egress {
+	kind, keys := scope.Credential.Kind, []string{"hosts", "methods", "paths", "headers", "send"}
 	if n == nil {
+		if kind == KindNone {
+			r.at(whole, "egress is missing: a scope with a credential of kind none only opens the hosts of its rules; example: [%s]", egressExample)
+		}
 		return nil
 	}
-	kind, keys := scope.Credential.Kind, []string{"hosts", "methods", "paths", "headers", "send"}
 	if kind == KindDatabase {
 		keys = []string{"hosts", "databases"}
-	} else if kind != "" && !slices.Contains(senders, kind) {
-		r.at(n, "egress requires a credential that a call can carry, of kind %s, or a login, of kind database; remove it", either(senders))
+	} else if kind != "" && kind != KindNone && !slices.Contains(senders, kind) {
+		r.at(n, "egress requires a credential that a call can carry, of kind %s, a login, of kind database, or no credential, of kind none; remove it", either(senders))
 		return nil
 	}
 	if scope.Credential.Federated() && scope.Credential.Federation.Exchange.As == "" {
@@ -226,6 +231,12 @@ func (r *reader) host(n *yaml.Node, what string) string {
 // send reads how one rule sends the credential.
 func (r *reader) send(rule, n *yaml.Node, what string, of Credential) Send {
 	exchange := of.Federation.Exchange.As
+	if of.Kind == KindNone {
+		if n != nil {
+			r.at(n, "%s cannot be used with a credential of kind none: the gateway adds nothing to a call; remove it", what)
+		}
+		return Send{}
+	}
 	if n == nil {
 		if of.Kind == KindGitHub {
 			return Send{As: SendBearer, Field: gitHubField}

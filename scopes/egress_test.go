@@ -26,6 +26,9 @@ func withHeaders(headers string) string {
 	return withRule("{hosts: [mail.example], methods: [GET], paths: [/in], headers: [" + headers + "]}")
 }
 
+// withPermit makes the mail scope one without a credential.
+func withPermit(credential, rules string) string { return "{kind: none" + credential + "}\n" + rules }
+
 func withLogins(rule string) string {
 	return "{kind: database, mount: database, role: mail}\n    egress: [" + rule + "]\n"
 }
@@ -33,7 +36,40 @@ func withLogins(rule string) string {
 var egressMistakes = []mistake{
 	{
 		name: "egress of another kind", old: "{kind: jwt, audience: https://mail.example, bind: mtls}\n", with: "{kind: ssh, mount: ssh, role: mail, principals: [mail]}\n    egress: [" + mailRule + "]\n",
-		want: "scopes.yaml:44: scope mail.read: egress requires a credential that a call can carry, of kind jwt, vault-token, kv, vault, github or pki, or a login, of kind database; remove it",
+		want: "scopes.yaml:44: scope mail.read: egress requires a credential that a call can carry, of kind jwt, vault-token, kv, vault, github or pki, a login, of kind database, or no credential, of kind none; remove it",
+	},
+	{
+		name: "no credential without egress", old: mailJWT, with: withPermit("", ""),
+		want: "scopes.yaml:38: scope mail.read: egress is missing: a scope with a credential of kind none only opens the hosts of its rules; example: [{hosts: [api.github.com], methods: [GET], paths: ['/repos/{repo}/issues']}]",
+	},
+	{
+		name: "no credential that is sent", old: mailJWT, with: withPermit("", "    egress: [{hosts: [mail.example], methods: [GET], paths: [/in], send: {as: bearer}}]\n"),
+		want: "scopes.yaml:44: scope mail.read: egress[0].send cannot be used with a credential of kind none: the gateway adds nothing to a call; remove it",
+	},
+	{
+		name: "no credential with an audience", old: mailJWT, with: withPermit(", audience: 'urn:a'", "    egress: ["+mailRule+"]\n"),
+		want: `scopes.yaml:43: scope mail.read: credential of kind none: unknown key "audience"; the keys are kind`,
+	},
+	{
+		name: "no credential bound to a key", old: mailJWT, with: withPermit(", bind: mtls", "    egress: ["+mailRule+"]\n"),
+		want: `scopes.yaml:43: scope mail.read: credential of kind none: unknown key "bind"; the keys are kind`,
+	},
+	{
+		name: "no credential for one call", old: mailJWT, with: withPermit(", uses: 1", "    egress: ["+mailRule+"]\n"),
+		want: `scopes.yaml:43: scope mail.read: credential of kind none: unknown key "uses"; the keys are kind`,
+	},
+	{
+		name: "no credential at a path", old: mailJWT, with: withPermit(", path: secret/data/mail", "    egress: ["+mailRule+"]\n"),
+		want: `scopes.yaml:43: scope mail.read: credential of kind none: unknown key "path"; the keys are kind`,
+	},
+	{
+		name: "no credential within the SVID", old: mailJWT, with: withPermit(", within_svid: true", "    egress: ["+mailRule+"]\n"),
+		want: `scopes.yaml:43: scope mail.read: credential of kind none: unknown key "within_svid"; the keys are kind`,
+	},
+	{
+		name: "no credential with a header that carries one", old: mailJWT,
+		with: withPermit("", "    egress: [{hosts: [mail.example], methods: [GET], paths: [/in], headers: [authorization]}]\n"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].headers[0] "authorization" carries a credential or an identity, or is for proxies and connections, and no gateway forwards it; send says how the credential is sent`,
 	},
 	{
 		name: "egress to a database without a port", old: mailJWT, with: withLogins("{hosts: [db.example], databases: [mail]}"),

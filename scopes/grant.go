@@ -15,7 +15,7 @@ import (
 
 // recipe is a scope's credential, compiled. It makes the Grant.
 type recipe struct {
-	path                 template // for every kind but jwt and vault-token
+	path                 template // for every kind but jwt, vault-token and none
 	commonName           template
 	dnsNames, principals []template
 	subject              template // of a JWT with federation
@@ -45,7 +45,7 @@ func (c Credential) certifies() (csr, publicKey bool) {
 	return c.Kind == KindPKI && !c.ServerKey, c.Kind == KindSSH
 }
 
-// grant builds the request for Vault; nil for a JWT.
+// grant builds the request for Vault; nil for a JWT, and if there is no credential.
 func (d *definition) grant(params map[string]any, ask Ask, sent keyProofs) (*Grant, *InvalidAsk) {
 	c, r := d.scope.Credential, d.recipe
 	csr, publicKey := c.certifies()
@@ -96,7 +96,7 @@ func (d *definition) grant(params map[string]any, ask Ask, sent keyProofs) (*Gra
 			}
 		}
 	default:
-		return nil, nil // a JWT: Vault is asked for a signature only
+		return nil, nil // a JWT: Vault is asked for a signature only; or no credential
 	}
 	if bad != nil {
 		return nil, bad
@@ -201,7 +201,7 @@ func (c *Catalogue) VaultPolicies() []VaultPolicy {
 	for _, name := range c.names {
 		d := c.scopes[name]
 		switch d.scope.Credential.Kind {
-		case KindJWT:
+		case KindJWT, KindNone:
 		case KindVaultToken:
 			for _, params := range d.combinations() {
 				// Load has already rendered every combination.

@@ -188,7 +188,7 @@ var mistakes = []mistake{
 	},
 	{
 		name: "kind", old: "{kind: jwt, audience: https://mail", with: "{kind: postgres, audience: https://mail",
-		want: `scopes.yaml:43: scope mail.read: credential.kind "postgres" is unknown; choose jwt, vault-token, database, pki, ssh, kv, vault or github`,
+		want: `scopes.yaml:43: scope mail.read: credential.kind "postgres" is unknown; choose jwt, vault-token, database, pki, ssh, kv, vault, github or none`,
 	},
 	{
 		name: "bind", old: "bind: mtls", with: "bind: tls",

@@ -116,7 +116,7 @@ const (
 )
 
 // Credential defines what is minted for a scope. The kind determines which fields are set. A text may be a template such
-// as {repo}.
+// as {repo}. Of kind none, nothing is minted: the record of such a request is a permit for the calls of the egress rules.
 type Credential struct {
 	Kind string // one of the Kind constants
 
@@ -183,6 +183,8 @@ func (c Credential) Summary() string {
 		KindGitHub: strings.Join(c.Repositories, ", ") + " " + joinPermissions(c.Permissions),
 	}[c.Kind]
 	switch {
+	case c.Kind == KindNone:
+		return "no credential: opens hosts"
 	case c.Kind == KindVaultToken:
 		paths := make([]string, len(c.Policy))
 		for i, r := range c.Policy {
@@ -214,6 +216,7 @@ const (
 	KindKV         = "kv"          // a stored secret: static
 	KindVault      = "vault"       // whatever another engine returns at a path
 	KindGitHub     = "github"      // an installation access token of a GitHub App
+	KindNone       = "none"        // no credential: a permit for calls that need none
 )
 
 // Leased reports whether Brevet can revoke such a credential before it expires.
