@@ -156,13 +156,13 @@ func (b *Broker) reread(ctx context.Context, h LiveCredential) (LiveCredential, 
 }
 
 // stopOf returns the first outcome to record when a credential is ended, and whether there is one. Nobody can take back a
-// credential that others accept offline, so its record gets its last status at once.
+// credential that others accept offline, and a permit needs nobody's confirmation, so their records get their last status at once.
 func (b *Broker) stopOf(h LiveCredential, e ending) (Outcome, bool) {
 	out := Outcome{ID: h.ID, Time: b.cfg.Now(), Status: StatusRevoking, Detail: e.cause, Actor: e.actor, Term: e.term}
 	switch {
 	case h.Status == StatusIntent, h.Status == StatusIssued && !h.VaultLease.Empty():
 		return out, true
-	case h.Status == StatusIssued && h.offline():
+	case h.Status == StatusIssued && (h.offline() || h.Kind == scopes.KindNone):
 		out.Status = final(e.cause)
 		return out, true
 	default: // already revoking or lost, or a static secret
@@ -219,7 +219,7 @@ func endedOf(h LiveCredential) Ended {
 		Status: h.Status, Cause: h.Detail, Time: h.StatusTime,
 	}
 	switch {
-	case h.Status == StatusIssued && !h.offline():
+	case h.Status == StatusIssued && !h.offline() && h.Kind != scopes.KindNone:
 		e.Why, e.UsableUntil = "static", h.Expires
 	case h.Status == StatusUnknown, h.Status == StatusRevoking:
 		e.Why, e.UsableUntil = "unfinished", h.usableUntil()

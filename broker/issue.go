@@ -38,7 +38,7 @@ var (
 type Result struct {
 	// Record is the record in the ledger. Its ID is empty if Earlier is set, and if a denial was only counted (AttemptBudget).
 	Record Record
-	// Credential is set only if the status of Record is StatusIssued.
+	// Credential is set only if the status of Record is StatusIssued. It is nil for a permit (KindNone).
 	Credential *Credential
 	// Earlier is the record of an earlier request with the same idempotency key that was denied or is pending. For a
 	// redemption, it is the request to redeem, if that is still pending or was rejected.
@@ -118,7 +118,8 @@ func (b *Broker) begin(
 }
 
 // prepare turns a decision into the record to commit. For an allowed request the record has the intent: every byte of a JWT except
-// its signature, or what Vault is to make. For a JWT, prepare also returns the signing key that the intent names.
+// its signature, what Vault is to make, or that there is no credential. For a JWT, prepare also returns the signing key that the intent
+// names.
 func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, now time.Time) (Record, Key, error) {
 	rec, err := newRecord(who, req, d, now)
 	if err != nil || d.Outcome != scopes.Allow {
@@ -126,10 +127,10 @@ func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, no
 	}
 	credential := d.Scope.Credential
 	rec.Intent = &Intent{ID: rec.ID, Expires: rec.Expires, Kind: credential.Kind, Grant: d.Grant}
-	if d.Grant != nil {
+	switch {
+	case d.Grant != nil, credential.Kind == scopes.KindNone:
 		return rec, Key{}, nil
-	}
-	if credential.Federated() {
+	case credential.Federated():
 		return b.prepareFederated(rec, d)
 	}
 	key, err := b.cfg.Minter.Key()
@@ -226,11 +227,11 @@ func (b *Broker) turnAway(ctx context.Context, who attest.Identity, rec Record, 
 	return denial, nil
 }
 
-// mint asks the minter once for what a durable record allows, and delivers it. A JWT needs no second record: its intent fixes all
-// of it. For every other credential, mint commits what Vault made before it delivers. Such a credential expires soon. If deliver has
+// mint asks the minter once for what a durable record allows, and delivers it. A permit (KindNone) is the record itself, so there is
+// nothing to mint. A JWT needs no second record: its intent fixes all of it. For every other credential, mint commits what Vault made before it delivers. Such a credential expires soon. If deliver has
 // written it, mint renews it to its full lifetime. If not, mint revokes it.
 func (b *Broker) mint(ctx context.Context, rec Record, key Key, deliver Deliver) (err error) {
-	if rec.Intent == nil {
+	if rec.Intent == nil || rec.Intent.Kind == scopes.KindNone {
 		return deliver(Result{Record: rec})
 	}
 	left := mintWithin - b.cfg.Now().Sub(rec.Time)

@@ -37,8 +37,8 @@ type Request struct {
 type Status string
 
 // The states of a request. The intent of a JWT fixes every byte but the signature, so committing the intent counts as issuing. If
-// signing then fails, the state moves on to StatusFailed; until then the record claims too much rather than too little. Every
-// other credential stays in StatusIntent until a second commit records the result.
+// signing then fails, the state moves on to StatusFailed; until then the record claims too much rather than too little. A permit
+// (KindNone) has nothing to mint, so it begins as issued too. Every other credential stays in StatusIntent until a second commit records the result.
 const (
 	StatusDenied  Status = "denied"
 	StatusPending        = Status(approval.Pending)
@@ -93,7 +93,8 @@ type Intent struct {
 	ID      string    // that of the record
 	Expires time.Time // that of the record
 	Kind    string    // one of the kinds of package scopes
-	// Grant is what to ask Vault for. It is nil for a JWT, which the fields below describe instead.
+	// Grant is what to ask Vault for. It is nil for a JWT, which the fields below describe instead, and for a permit (KindNone), which
+	// has none of them.
 	Grant     *scopes.Grant
 	Audience  string
 	KeyID     string // RFC 7638 thumbprint of the signing key
@@ -187,7 +188,7 @@ type LiveCredential struct {
 	Status              Status // intent, issued, unknown or revoking
 	Detail, Actor       string // the cause and who ordered it, for StatusRevoking
 	StatusTime, Expires time.Time
-	// Leased and Static are those of the grant. Both are false for a JWT and for a denial.
+	// Leased and Static are those of the grant. Both are false for a JWT, for a permit (KindNone) and for a denial.
 	Leased, Static bool
 	VaultLease     VaultLease
 }

@@ -44,9 +44,9 @@ type Ask struct {
 // Token is a credential with its metadata.
 type Token struct {
 	ID string
-	// Kind is jwt, vault-token, database, pki, ssh, kv or vault.
+	// Kind is jwt, vault-token, database, pki, ssh, kv, vault, github or none.
 	Kind string
-	// Secret is the token of a JWT. For every other kind it is a JSON object; Field returns its members.
+	// Secret is the token of a JWT. For every other kind it is a JSON object; Field returns its members. It is empty for KindNone.
 	Secret secret.Text
 	// Type is how to present a JWT: "Bearer", or "DPoP" with a proof by the Signer of the Ask.
 	Type string
@@ -70,6 +70,9 @@ type Token struct {
 	// Exchange is what another system gives for the token. As is empty if the scope does not say so.
 	Exchange openapi.Exchange
 }
+
+// KindNone is the kind of a Token without a credential. It is a permit: with it, an egress gateway opens the hosts of the scope.
+const KindNone = "none"
 
 // Pending is a request that waits for approval. Wait returns when people have decided, and Redeem then gets the credential.
 type Pending struct {
@@ -136,7 +139,7 @@ func (c *Client) answer(req *http.Request, signer *dpop.Signer) (Answer, error) 
 			Clamped: t.Clamped, Policies: t.Policies, Catalogue: t.Catalogue, BreakGlass: t.BreakGlass,
 			OnBehalfOf: t.OnBehalfOf, Exchange: t.Exchange,
 		}
-		if t.Token == "" {
+		if t.Token == "" && len(t.Credential) > 0 {
 			token.Secret, token.fields = secret.New(string(t.Credential)), map[string]secret.Text{}
 			var members map[string]json.RawMessage
 			_ = json.Unmarshal(t.Credential, &members) // what is not an object has no members
@@ -148,7 +151,8 @@ func (c *Client) answer(req *http.Request, signer *dpop.Signer) (Answer, error) 
 				token.fields[name] = secret.New(text)
 			}
 		}
-		if t.ID == "" || t.Kind == "" || (t.Token == "") == (len(token.fields) == 0) {
+		held := t.Token != "" || t.Credential != nil
+		if t.ID == "" || t.Kind == "" || held == (t.Kind == KindNone) || held && (t.Token == "") == (len(token.fields) == 0) {
 			return Answer{}, fmt.Errorf("%w: no credential in it", ErrAnswer)
 		}
 		return Answer{Token: token}, nil

@@ -113,7 +113,8 @@ RETURN CASE
     WHEN i.ttl_asked < 0 OR i.ttl < CASE i.decision WHEN 'deny' THEN 0 ELSE 1 END THEN 'issuances_ttl'
     WHEN NOT CASE i.decision WHEN 'deny' THEN i.expires_at IS NULL ELSE coalesce(i.expires_at > i.time, false) END
         THEN 'issuances_expiry'
-    WHEN i.credential_kind NOT IN ('jwt', 'vault-token', 'database', 'pki', 'ssh', 'kv', 'vault', 'github') THEN 'issuances_credential_kind'
+    WHEN i.credential_kind NOT IN ('jwt', 'vault-token', 'database', 'pki', 'ssh', 'kv', 'vault', 'github', 'none')
+        THEN 'issuances_credential_kind'
     -- The state.
     WHEN NOT CASE i.decision
         WHEN 'deny' THEN i.status = 'denied' AND NOT i.one_shot
@@ -121,6 +122,7 @@ RETURN CASE
         WHEN 'allow' THEN (i.status IN ('intent', 'issued', 'failed', 'unknown', 'compensated', 'revoking', 'revoked', 'released',
                 'expired') OR i.status = 'used' AND i.one_shot)
             AND (NOT i.one_shot OR i.credential_kind = 'jwt')
+            AND (i.credential_kind <> 'none' OR i.status IN ('issued', 'revoked', 'released'))
         ELSE false END
         THEN 'issuances_state'
     WHEN (i.status_detail IS NOT NULL)
@@ -134,13 +136,16 @@ RETURN CASE
             AND NOT i.leased AND NOT i.static
         WHEN i.credential_kind = 'jwt' THEN num_nulls(i.audience, i.key_id, i.claims_digest) = 0 AND i.vault_path IS NULL
             AND NOT i.leased AND NOT i.static
+        -- A permit is the record itself: there is no credential.
+        WHEN i.credential_kind = 'none' THEN num_nonnulls(i.audience, i.key_id, i.claims_digest, i.vault_path) = 0
+            AND NOT i.leased AND NOT i.static
         ELSE i.credential_kind IS NOT NULL AND num_nonnulls(i.audience, i.key_id, i.claims_digest) = 0
             AND (i.vault_path IS NULL) = (i.credential_kind = 'vault-token') AND NOT (i.leased AND i.static) END
         THEN 'issuances_intent'
     -- The credential, as Vault has created it. A leased one can be found again, to be revoked. The digest of a static secret is not
     -- stored: somebody could guess the secret from it.
     WHEN NOT CASE
-        WHEN i.decision <> 'allow' OR i.credential_kind = 'jwt' OR i.status = 'intent'
+        WHEN i.decision <> 'allow' OR i.credential_kind IN ('jwt', 'none') OR i.status = 'intent'
             THEN num_nonnulls(i.vault_accessor, i.vault_lease, i.credential_name, i.secret_digest) = 0
         ELSE (NOT i.leased OR i.status <> 'issued' OR num_nonnulls(i.vault_accessor, i.vault_lease) > 0)
             AND (NOT i.static OR i.secret_digest IS NULL) END
@@ -193,7 +198,7 @@ BEGIN
 END $$;
 CREATE TRIGGER issuances_keep_rules BEFORE INSERT OR UPDATE ON issuances FOR EACH ROW EXECUTE FUNCTION keep_rules();
 
--- may_move is the state machine. A JWT and an SSH certificate end by one move, because nobody but Brevet has to confirm it. What Vault
+-- may_move is the state machine. A JWT, an SSH certificate and a permit end by one move, because nobody but Brevet has to confirm it. What Vault
 -- holds is revoking until Vault has confirmed that it ended. A static secret does not end here. Only one-shot tokens become used
 -- (issuances_state). The body binds its names when it is created, so the function needs no search_path, which would keep PostgreSQL from
 -- inlining it.
@@ -264,7 +269,7 @@ CREATE TRIGGER issuances_begin BEFORE INSERT ON issuances FOR EACH ROW WHEN (
     NEW.status IS DISTINCT FROM CASE
         WHEN NEW.decision = 'deny' THEN 'denied'
         WHEN NEW.decision = 'pending' THEN 'pending'
-        WHEN NEW.credential_kind = 'jwt' THEN 'issued'
+        WHEN NEW.credential_kind IN ('jwt', 'none') THEN 'issued'
         ELSE 'intent' END
     OR num_nonnulls(NEW.status_detail, NEW.actor, NEW.redeemed_by, NEW.remembered) > 0 OR NEW.votes + NEW.redemptions > 0
 ) EXECUTE FUNCTION refuse_beginning();

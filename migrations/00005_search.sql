@@ -84,7 +84,7 @@ BEGIN
     RETURN EXISTS (
         SELECT FROM issuances AS i
         WHERE i.id = asked AND i.spiffe_id = holder AND now() < i.expires_at + interval '1 hour'
-            AND CASE i.credential_kind WHEN 'jwt' THEN i.status <> 'failed'
+            AND CASE WHEN i.credential_kind IN ('jwt', 'none') THEN i.status <> 'failed'
                 ELSE EXISTS (SELECT FROM entries AS e WHERE e.id = asked AND e.index >= i.entry_index AND e.kind = 'issuance.issued') END);
 END $$;
 

@@ -1382,7 +1382,7 @@ type OfferedScope struct {
 	// proof. The token is bound to it.
 	Bind OfferedScopeBind `json:"bind"`
 
-	// Credential The kind of the credential: jwt, vault-token, database, pki, ssh, kv, vault or github.
+	// Credential The kind of the credential: jwt, vault-token, database, pki, ssh, kv, vault, github or none.
 	Credential string `json:"credential"`
 
 	// Csr Whether a request must have a certificate signing request for a key of the caller.
@@ -1850,7 +1850,8 @@ type TimelineEvent struct {
 	Verdict string    `json:"verdict,omitempty,omitzero"`
 }
 
-// Token A credential. A credential of kind `jwt` is in `token`, any other in `credential`.
+// Token A credential. A credential of kind `jwt` is in `token`, any other in `credential`. An answer of kind `none` has
+// neither: it is a permit, with which an egress gateway opens the hosts of the scope.
 type Token struct {
 	// BreakGlass True if a break-glass approval replaced the approval of the group.
 	BreakGlass bool `json:"break_glass,omitempty,omitzero"`
@@ -1877,7 +1878,7 @@ type Token struct {
 	// ID The id of the issuance. It is the `jti` of a JWT.
 	ID string `json:"id"`
 
-	// Kind The kind: `jwt`, `vault-token`, `database`, `pki`, `ssh`, `kv`, `vault` or `github`.
+	// Kind The kind: `jwt`, `vault-token`, `database`, `pki`, `ssh`, `kv`, `vault`, `github` or `none`.
 	Kind string `json:"kind"`
 
 	// Name The name of the credential in the target system, such as the database user or the serial number.

@@ -172,8 +172,16 @@ func (b *body) beginsRightly() bool {
 	case "pending":
 		return b.Kind == "request.pending" && b.Status == "pending"
 	case "allow":
-		return b.Kind == "issuance.intent" && b.Intent != nil && (b.Status == "issued") == (b.Intent.Kind == "jwt") &&
-			(b.Status == "intent" || b.Status == "issued")
+		if b.Kind != "issuance.intent" || b.Intent == nil {
+			return false
+		}
+		switch b.Intent.Kind {
+		case "none": // the record is the permit: there is nothing to make, and nothing that it comes from
+			return b.Status == "issued" && b.Parent == nil && *b.Intent == intent{Kind: "none"}
+		case "jwt":
+			return b.Status == "issued"
+		}
+		return b.Status == "intent"
 	}
 	return false
 }

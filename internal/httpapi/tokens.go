@@ -121,7 +121,7 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, result broker.R
 	d := rec.Decision
 	s.countDecision(d)
 	switch {
-	case d.Outcome == scopes.Allow && result.Credential != nil:
+	case d.Outcome == scopes.Allow && (result.Credential != nil || rec.Intent.Kind == scopes.KindNone):
 		return s.handOver(w, r, http.StatusCreated, s.token(result))
 	case d.Outcome == scopes.Pending && d.Approval != nil:
 		writePending(w, Pending{
@@ -178,9 +178,9 @@ func (s *Server) handOver(w http.ResponseWriter, r *http.Request, status int, cr
 	return nil
 }
 
-// token is the only function that reveals a credential.
+// token is the only function that reveals a credential. There is none if the record is a permit.
 func (s *Server) token(result broker.Result) Token {
-	rec, revealed := result.Record, result.Credential.Secret.Reveal()
+	rec, credential := result.Record, result.Credential
 	d := rec.Decision
 	out := Token{
 		ID: rec.ID, Kind: rec.Intent.Kind,
@@ -188,13 +188,15 @@ func (s *Server) token(result broker.Result) Token {
 		Scope: rec.Request.Scope, Resource: d.Resource, Task: rec.Request.Task, TTL: seconds(d.TTL),
 		Policies: list(d.Policies), Catalogue: d.Catalogue, BreakGlass: d.Reason == scopes.ReasonBreakGlass,
 	}
-	if out.Kind == scopes.KindJWT {
-		out.Token, out.TokenType = revealed, "Bearer"
+	switch {
+	case credential == nil:
+	case out.Kind == scopes.KindJWT:
+		out.Token, out.TokenType = credential.Secret.Reveal(), "Bearer"
 		if rec.Request.JKT != "" {
 			out.TokenType = "DPoP"
 		}
-	} else {
-		out.Credential = json.RawMessage(revealed)
+	default:
+		out.Credential = json.RawMessage(credential.Secret.Reveal())
 	}
 	if grant := rec.Intent.Grant; grant != nil {
 		out.Static = grant.Static
@@ -202,8 +204,8 @@ func (s *Server) token(result broker.Result) Token {
 	if rec.Request.User != nil {
 		out.OnBehalfOf = rec.Request.User.ID
 	}
-	if minted := result.Credential.Minted; minted != nil {
-		out.Name = minted.Name
+	if credential != nil && credential.Minted != nil {
+		out.Name = credential.Minted.Name
 	}
 	out.Exchange = exchangeOf(d.Exchange, rec.Intent.Audience)
 	for _, clamp := range d.Clamps {

@@ -142,7 +142,7 @@ type approvalBody struct {
 	Canonical string `json:"canonical"`
 }
 
-// intentBody holds a grant, or the contents of a JWT.
+// intentBody holds a grant, the contents of a JWT, or only the kind if there is no credential.
 type intentBody struct {
 	Kind string `json:"kind"`
 	// Type is the typ header of a JWT that is not an access token.
@@ -194,9 +194,9 @@ func (l *Ledger) Begin(ctx context.Context, rec broker.Record) (*broker.View, er
 	}
 	switch i := rec.Intent; {
 	case i == nil:
-	case (i.Kind == scopes.KindJWT) == (i.Grant != nil):
+	case (i.Kind == scopes.KindJWT || i.Kind == scopes.KindNone) == (i.Grant != nil):
 		return nil, fmt.Errorf("%w: its kind and its intent disagree", record.ErrUnrecordable)
-	case i.Grant == nil && sha256.Sum256(i.Claims) != i.ClaimsDigest:
+	case i.Kind == scopes.KindJWT && sha256.Sum256(i.Claims) != i.ClaimsDigest:
 		return nil, fmt.Errorf("%w: the digest is not that of the claims", record.ErrUnrecordable)
 	}
 	e, err := newEntry(kind, rec.ID, rec.Time)
@@ -343,6 +343,8 @@ func intentOf(i *broker.Intent) *intentBody {
 	switch {
 	case i == nil:
 		return nil
+	case i.Kind == scopes.KindNone:
+		return &intentBody{Kind: i.Kind}
 	case i.Grant != nil:
 		g := i.Grant
 		return &intentBody{Kind: i.Kind, Grant: &grantBody{

@@ -52,7 +52,7 @@ func Allowed(change func(*broker.Record)) broker.Record {
 	if change != nil {
 		change(&rec)
 	}
-	if rec.Intent != nil && rec.Intent.Grant == nil {
+	if rec.Intent != nil && rec.Intent.Kind == scopes.KindJWT {
 		rec.Intent.ClaimsDigest = sha256.Sum256(rec.Intent.Claims)
 	}
 	rec.Digest = sha256.Sum256(fmt.Append(nil, rec.Request))
@@ -70,6 +70,16 @@ func Dynamic(kind string, change func(*broker.Record)) broker.Record {
 			grant.Method, grant.Path = "", ""
 		}
 		rec.Status, rec.Intent = broker.StatusIntent, &broker.Intent{ID: rec.ID, Kind: kind, Grant: grant}
+		if change != nil {
+			change(rec)
+		}
+	})
+}
+
+// Permit returns a record of a permit, which is for no credential.
+func Permit(change func(*broker.Record)) broker.Record {
+	return Allowed(func(rec *broker.Record) {
+		rec.Intent = &broker.Intent{ID: rec.ID, Kind: scopes.KindNone}
 		if change != nil {
 			change(rec)
 		}
@@ -151,6 +161,8 @@ func Bring(t testing.TB, l *ledger.Ledger, kind string, way []broker.Status, cha
 	rec := Allowed(change)
 	switch kind {
 	case "jwt":
+	case scopes.KindNone:
+		rec = Permit(change)
 	case "one-shot":
 		rec = Allowed(func(rec *broker.Record) {
 			rec.Intent.OneShot = true
