@@ -14,6 +14,7 @@ import (
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/openapi"
+	"github.com/brevet-dev/brevet/scopes"
 )
 
 const (
@@ -30,7 +31,7 @@ const (
 	maxSlots = 1000
 )
 
-// credentialCache holds the credentials of one sandbox, in memory.
+// credentialCache holds the credentials and permits of one sandbox, in memory.
 type credentialCache struct {
 	gateway *Gateway
 	broker  *client.Client
@@ -173,9 +174,12 @@ func (p *credentialCache) ask(ctx context.Context, s *slot, m match) (*held, err
 	}
 	var h *held
 	again := deniedFor
-	if answer.Token.Exchange.As == "" && m.scope.Exchange.As == "" {
+	switch {
+	case answer.Token.Kind == scopes.KindNone || m.scope.Credential == scopes.KindNone:
+		h, err = p.gateway.newPermit(answer.Token, m, began)
+	case answer.Token.Exchange.As == "" && m.scope.Exchange.As == "":
 		h, err = p.gateway.newHeld(answer.Token, m.route.Send, s.key, began)
-	} else {
+	default:
 		h, err = p.gateway.newExchanged(ctx, answer.Token, m, began)
 		again = exchangeFailedFor
 	}

@@ -44,10 +44,12 @@ const (
 // errEnded is the cause of an aborted call: its credential is no longer alive.
 var errEnded = errors.New("the credential has ended")
 
-// held is a credential that is alive as far as the gateway knows.
+// held is a credential or a permit that is alive as far as the gateway knows.
 type held struct {
 	id    string
 	scope string
+	// permit means that calls carry no credential: the scope only opens hosts. Then there is no value.
+	permit bool
 	user  string      // of a login, or the id of an AWS key
 	value secret.Text // what is sent, or signs the call: a token, a key, a password
 	// session is the session token of a temporary AWS key. lines are the connections that present a certificate.
@@ -207,6 +209,17 @@ func (g *Gateway) newHeld(token *client.Token, send scopes.Send, key secret.Text
 		h.end(errEnded)
 		return nil, &refusal{code: codeUnfit, scopes: []string{token.Scope}}
 	}
+	return h, nil
+}
+
+// newPermit returns the permit of a scope without a credential. The rule and the answer agree unless the catalogue changed after the
+// rules were read. Then the call must go neither without a credential that the scope now has, nor with one.
+func (g *Gateway) newPermit(token *client.Token, m match, began time.Time) (*held, error) {
+	if token.Kind != m.scope.Credential {
+		return nil, &refusal{code: codeUnavailable, explanation: "the scope has just changed", after: rulesKept}
+	}
+	h := g.hold(token, began)
+	h.permit = true
 	return h, nil
 }
 

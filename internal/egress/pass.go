@@ -131,7 +131,7 @@ func (b *buffers) Put(p []byte) {
 	b.Pool.Put((*[maskAtOnce]byte)(p))
 }
 
-// rewrite removes the identity that the sandbox claims, and adds the credential.
+// rewrite removes the identity that the sandbox claims, and adds the credential, if the call needs one.
 func (p *passage) rewrite(out *http.Request) {
 	out.URL, out.Host = p.target, p.target.Host
 	maps.DeleteFunc(out.Header, func(name string, _ []string) bool { return !p.match.route.Forwards(name) })
@@ -139,6 +139,9 @@ func (p *passage) rewrite(out *http.Request) {
 	out.Header.Set("Accept-Encoding", "identity")
 	if beta := p.held.beta; beta != "" && !slices.ContainsFunc(out.Header[anthropicBeta], func(listed string) bool { return strings.Contains(listed, beta) }) {
 		out.Header.Set(anthropicBeta, strings.Join(append(out.Header[anthropicBeta], beta), ","))
+	}
+	if p.held.permit {
+		return
 	}
 	send, value := p.match.route.Send, p.held.value.Reveal()
 	switch send.As {

@@ -451,8 +451,10 @@ func offeredScope(offer scopes.Offer) OfferedScope {
 	for _, rule := range scope.Egress {
 		egress := EgressRule{Hosts: rule.Hosts, Databases: rule.Databases}
 		if len(rule.Databases) == 0 {
-			send := rule.Send
 			egress.Methods, egress.Paths, egress.Headers = rule.Methods, rule.Paths, rule.Headers
+		}
+		if len(rule.Databases) == 0 && scope.Credential.Kind != scopes.KindNone {
+			send := rule.Send
 			egress.Send = EgressSend{
 				As: cmp.Or(EgressSendAs(send.As), SendBearer), Name: send.Name, User: send.User, Field: send.Field,
 				Service: send.Service, Region: send.Region,
