@@ -50,8 +50,8 @@ type held struct {
 	scope string
 	// permit means that calls carry no credential: the scope only opens hosts. Then there is no value.
 	permit bool
-	user  string      // of a login, or the id of an AWS key
-	value secret.Text // what is sent, or signs the call: a token, a key, a password
+	user   string      // of a login, or the id of an AWS key
+	value  secret.Text // what is sent, or signs the call: a token, a key, a password
 	// session is the session token of a temporary AWS key. lines are the connections that present a certificate.
 	session secret.Text
 	lines   lines
