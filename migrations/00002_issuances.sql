@@ -137,7 +137,7 @@ RETURN CASE
         WHEN i.credential_kind = 'jwt' THEN num_nulls(i.audience, i.key_id, i.claims_digest) = 0 AND i.vault_path IS NULL
             AND NOT i.leased AND NOT i.static
         -- A permit is the record itself: there is no credential.
-        WHEN i.credential_kind = 'none' THEN num_nonnulls(i.audience, i.key_id, i.claims_digest, i.vault_path) = 0
+        WHEN i.credential_kind = 'none' THEN num_nonnulls(i.audience, i.key_id, i.claims_digest, i.vault_path, i.jkt) = 0
             AND NOT i.leased AND NOT i.static
         ELSE i.credential_kind IS NOT NULL AND num_nonnulls(i.audience, i.key_id, i.claims_digest) = 0
             AND (i.vault_path IS NULL) = (i.credential_kind = 'vault-token') AND NOT (i.leased AND i.static) END

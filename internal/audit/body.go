@@ -177,7 +177,7 @@ func (b *body) beginsRightly() bool {
 		}
 		switch b.Intent.Kind {
 		case "none": // the record is the permit: there is nothing to make, and nothing that it comes from
-			return b.Status == "issued" && b.Parent == nil && *b.Intent == intent{Kind: "none"}
+			return b.Status == "issued" && b.Parent == nil && b.Request.JKT == nil && *b.Intent == intent{Kind: "none"}
 		case "jwt":
 			return b.Status == "issued"
 		}

@@ -17,7 +17,7 @@ import (
 var checks = []string{
 	// columns
 	`svid_kind IN ('x509-svid', 'jwt-svid')`,
-	`credential_kind IN ('jwt', 'vault-token', 'database', 'pki', 'ssh', 'kv', 'vault')`,
+	`credential_kind IN ('jwt', 'vault-token', 'database', 'pki', 'ssh', 'kv', 'vault', 'github', 'none')`,
 	`trust_domain <> ''`, `task <> ''`, `scope <> ''`, `catalogue <> ''`, `decision_code <> ''`, `approval_group <> ''`,
 	`audience <> ''`, `key_id <> ''`, `idempotency_key <> ''`, `status_detail <> ''`,
 	`'' <> ALL (ARRAY[vault_path, vault_accessor, vault_lease, credential_name, actor]) AND octet_length(secret_digest) = 32`,
@@ -41,6 +41,7 @@ var checks = []string{
 		WHEN 'pending' THEN status IN ('pending', 'approved', 'rejected', 'withdrawn', 'redeemed') AND NOT one_shot
 		WHEN 'allow' THEN (status IN ('intent', 'issued', 'failed', 'unknown', 'compensated', 'revoking', 'revoked',
 			'released', 'expired') OR status = 'used' AND one_shot) AND (NOT one_shot OR credential_kind = 'jwt')
+			AND (credential_kind <> 'none' OR status IN ('issued', 'revoked', 'released'))
 		ELSE false END`,
 	`(status_detail IS NOT NULL) = (status IN ('failed', 'unknown', 'compensated', 'revoking', 'revoked', 'released'))`,
 	`status NOT IN ('failed', 'unknown', 'compensated') OR idempotency_key IS NULL`,
@@ -50,10 +51,12 @@ var checks = []string{
 			num_nonnulls(credential_kind, audience, key_id, claims_digest, vault_path) = 0 AND NOT leased AND NOT static
 		WHEN credential_kind = 'jwt' THEN
 			num_nulls(audience, key_id, claims_digest) = 0 AND vault_path IS NULL AND NOT leased AND NOT static
+		WHEN credential_kind = 'none' THEN
+			num_nonnulls(audience, key_id, claims_digest, vault_path, jkt) = 0 AND NOT leased AND NOT static
 		ELSE credential_kind IS NOT NULL AND num_nonnulls(audience, key_id, claims_digest) = 0
 			AND (vault_path IS NULL) = (credential_kind = 'vault-token') AND NOT (leased AND static) END`,
 	`CASE
-		WHEN decision <> 'allow' OR credential_kind = 'jwt' OR status = 'intent' THEN
+		WHEN decision <> 'allow' OR credential_kind IN ('jwt', 'none') OR status = 'intent' THEN
 			num_nonnulls(vault_accessor, vault_lease, credential_name, secret_digest) = 0
 		ELSE (NOT leased OR status <> 'issued' OR num_nonnulls(vault_accessor, vault_lease) > 0)
 			AND (NOT static OR secret_digest IS NULL) END`,
@@ -81,7 +84,7 @@ func TestRulesAgreeWithChecks(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
-	for _, rec := range []broker.Record{allowed(withKey("k")), allowed(in(7, nil)), denied(nil), pending(nil), dynamic("database", nil)} {
+	for _, rec := range []broker.Record{allowed(withKey("k")), allowed(in(7, nil)), denied(nil), pending(nil), dynamic("database", nil), testkit.Permit(nil)} {
 		begin(t, l, rec)
 	}
 	conn := testkit.Connect(t, db.AdminURL)
@@ -118,7 +121,7 @@ func changedRows(t *testing.T, conn *pgx.Conn) []string {
 		all = append(all, row)
 	}
 	odd := map[string][]any{
-		"text":                     {nil, "", "x", "jwt", "vault-token", "break_glass", "approved", "jwt-svid", "x#y", strings.Repeat("A", 43)},
+		"text":                     {nil, "", "x", "jwt", "vault-token", "none", "break_glass", "approved", "jwt-svid", "x#y", strings.Repeat("A", 43)},
 		"canonical":                {nil, "{}", `{"break_glass":"x"}`, `{"on_behalf_of":"x#y"}`, `{"jkt":"` + strings.Repeat("A", 43) + `"}`},
 		"integer":                  {nil, -1, 0, 1, 2, 3, 8191, 8192},
 		"bigint":                   {-1, 0, 1, 1800, 1801},

@@ -311,7 +311,7 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 	l := db.Ledger(t)
 	recs := map[string]broker.Record{
 		"allow": allowed(withKey("k")), "deny": denied(nil), "pending": pending(nil), "intent": dynamic("database", nil),
-		"listed": allowed(in(7, nil)),
+		"listed": allowed(in(7, nil)), "permit": testkit.Permit(nil),
 	}
 	for _, rec := range recs {
 		begin(t, l, rec)
@@ -362,6 +362,27 @@ func TestDatabaseRefusesImpossibleRows(t *testing.T) {
 		{"intent", `{"vault_lease": "x"}`, violation},
 		{"intent", `{"credential_name": "x"}`, violation},
 		{"intent", `{"leased": null}`, isNull},
+		// A permit is for no credential, so it has nothing that describes one.
+		{"permit", `{}`, ""},
+		{"permit", `{"status": "intent"}`, violation},
+		{"permit", `{"status": "failed", "status_detail": "x"}`, violation},
+		{"permit", `{"audience": "x"}`, violation},
+		{"permit", `{"key_id": "x"}`, violation},
+		{"permit", `{"claims_digest": "\\x0000000000000000000000000000000000000000000000000000000000000000"}`, violation},
+		{"permit", `{"vault_path": "x"}`, violation},
+		{"permit", `{"vault_accessor": "x"}`, violation},
+		{"permit", `{"vault_lease": "x"}`, violation},
+		{"permit", `{"credential_name": "x"}`, violation},
+		{"permit", `{"secret_digest": "\\x0000000000000000000000000000000000000000000000000000000000000000"}`, violation},
+		{"permit", `{"leased": true}`, violation},
+		{"permit", `{"static": true}`, violation},
+		{"permit", `{"one_shot": true}`, violation},
+		{"permit", `{"status_list": "5f0b1f1e-52cc-4b56-8a3c-5f0b1f1e52cc", "status_index": 1}`, violation},
+		{"permit", `{"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"}`, violation},
+		{"permit", `{"parent": "` + recs["allow"].ID + `"}`, violation},
+		{"allow", `{"parent": "` + recs["permit"].ID + `"}`, violation}, // a token comes from a token
+		{"allow", `{"credential_kind": "none"}`, violation},             // it has an audience
+		{"intent", `{"credential_kind": "none"}`, violation},            // it has a path
 		{"deny", `{"status": "issued"}`, violation},
 		{"deny", `{"status": "failed", "status_detail": "x"}`, violation},
 		{"pending", `{"status": "issued"}`, violation},

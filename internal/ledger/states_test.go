@@ -38,7 +38,10 @@ var ways = map[string]map[broker.Status][]broker.Status{
 		broker.StatusExpired:  {broker.StatusIssued, broker.StatusExpired},
 	},
 	"ssh": {broker.StatusIntent: {}, broker.StatusIssued: {broker.StatusIssued}, broker.StatusRevoking: {broker.StatusRevoking}},
-	"kv":  {broker.StatusIntent: {}, broker.StatusIssued: {broker.StatusIssued}},
+	"none": {
+		broker.StatusIssued: {}, broker.StatusRevoked: {broker.StatusRevoked}, broker.StatusReleased: {broker.StatusReleased},
+	},
+	"kv": {broker.StatusIntent: {}, broker.StatusIssued: {broker.StatusIssued}},
 }
 
 // onward lists the allowed moves by kind and state. All others must be refused.
@@ -46,6 +49,7 @@ func onward(kind string, from broker.Status) string {
 	if from == broker.StatusIssued {
 		return map[string]string{
 			"jwt": "failed revoked released", "one-shot": "failed revoked released used", "database": "revoking expired", "ssh": "revoked released",
+			"none": "revoked released",
 		}[kind]
 	}
 	return map[broker.Status]string{
