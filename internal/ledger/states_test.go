@@ -224,6 +224,8 @@ func TestBadOutcomes(t *testing.T) {
 		"no path":              func(rec *broker.Record) { rec.Intent.Grant.Path = "" },
 		"an unknown kind":      func(rec *broker.Record) { rec.Intent.Kind = "password" },
 		"leased and static":    func(rec *broker.Record) { rec.Intent.Grant.Static = true },
+		"a permit's kind":      func(rec *broker.Record) { rec.Intent.Kind = "none" },
+		"a permit":             func(rec *broker.Record) { rec.Intent = testkit.Permit(nil).Intent },
 		"an intent of a JWT's": func(rec *broker.Record) { rec.Intent = allowed(nil).Intent },
 	} {
 		if _, err := l.Begin(t.Context(), dynamic("database", change)); !errors.Is(err, record.ErrUnrecordable) {

@@ -55,6 +55,7 @@ func TestExchangedTokenIsNoBroaderThanItsParent(t *testing.T) {
 		"a fourth time":         {parent: chain[3], want: record.ErrUnrecordable},
 		"from a one-shot token": {parent: bring(t, l, "one-shot", nil, nil), want: record.ErrUnrecordable},
 		"from a login":          {parent: bring(t, l, "database", []broker.Status{broker.StatusIssued}, nil), want: record.ErrUnrecordable},
+		"from a permit":         {parent: bring(t, l, "none", nil, nil), want: record.ErrUnrecordable},
 		"from nothing":          {parent: allowed(nil), want: record.ErrUnrecordable},
 	} {
 		if _, err := l.Begin(t.Context(), handedDown(tc.parent, tc.change)); !errors.Is(err, tc.want) {

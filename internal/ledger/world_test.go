@@ -72,10 +72,11 @@ func viewOf(rec broker.Record, index int64) broker.View {
 	}
 	if i := rec.Intent; i != nil {
 		v.CredentialKind, v.Audience, v.KeyID = i.Kind, i.Audience, i.KeyID
-		if i.Grant == nil {
-			v.ClaimsDigest = fmt.Sprintf("%x", i.ClaimsDigest)
-		} else {
+		switch {
+		case i.Grant != nil:
 			v.VaultPath = i.Grant.Path
+		case i.Kind == scopes.KindJWT:
+			v.ClaimsDigest = fmt.Sprintf("%x", i.ClaimsDigest)
 		}
 	}
 	return v

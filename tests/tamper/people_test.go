@@ -137,7 +137,7 @@ func (w *world) cast(step broker.Transition) {
 // catalogue applies another catalogue: the first one directly, later ones by two people.
 func (w *world) catalogue(n int) {
 	w.t.Helper()
-	if n == 0 || n%48 != 0 {
+	if n == 0 || n%(4*kinds) != 0 {
 		w.begin(w.record(n, nil))
 		return
 	}
@@ -159,7 +159,7 @@ func (w *world) catalogue(n int) {
 		w.must(w.l.ChangeCatalogue(w.t.Context(), step))
 		step.Proposal, step.Proposer, step.Actor, step.Files = step.ID, step.Actor, "https://idp.test#bob", nil
 		step.ID, step.Becomes = uuid.Must(uuid.NewV7()).String(), broker.CatalogueApplied
-		if n%96 != 0 {
+		if n%(8*kinds) != 0 {
 			step.Becomes = broker.CatalogueRejected
 		}
 	}

@@ -150,7 +150,7 @@ func (w *world) must(err error) {
 }
 
 // kinds is the number of kinds of stories.
-const kinds = 12
+const kinds = 13
 
 // stories runs one story of each kind: first the one about the catalogue, then the others in parallel.
 func (w *world) stories(n int) {
@@ -179,7 +179,7 @@ func (w *world) story(n int) {
 		w.begin(rec)
 		w.report(rec, int64(n/kinds%3))
 	case 3:
-		w.end(w.record(n, nil), []broker.Status{broker.StatusFailed, broker.StatusRevoked, broker.StatusReleased}[n/12%3])
+		w.end(w.record(n, nil), []broker.Status{broker.StatusFailed, broker.StatusRevoked, broker.StatusReleased}[n/kinds%3])
 	case 4:
 		w.begin(w.record(n, denied))
 	case 5:
@@ -198,6 +198,10 @@ func (w *world) story(n int) {
 		rec := w.record(n, dynamic(scopes.KindKV))
 		w.end(rec, broker.StatusIssued)
 		w.report(rec, 1)
+	case 12:
+		rec := w.record(n, permit)
+		w.end(rec, broker.StatusRevoked)
+		w.report(rec, 2)
 	}
 }
 
@@ -233,7 +237,7 @@ func (w *world) record(n int, change func(*broker.Record)) broker.Record {
 	if change != nil {
 		change(&rec)
 	}
-	if rec.Intent != nil && rec.Intent.Grant == nil {
+	if rec.Intent != nil && rec.Intent.Kind == scopes.KindJWT {
 		rec.Intent.ClaimsDigest = sha256.Sum256(rec.Intent.Claims)
 	}
 	rec.Digest = sha256.Sum256(fmt.Append(nil, rec.Request))
@@ -252,6 +256,8 @@ func pending(rec *broker.Record) {
 	rec.Status, rec.Intent, rec.Canonical = broker.StatusPending, nil, `{"what":"people see","break_glass":"leads"}`
 	rec.Expires, rec.Request.IdempotencyKey = time.Now().Add(time.Hour), ""
 }
+
+func permit(rec *broker.Record) { rec.Intent = &broker.Intent{Kind: scopes.KindNone} }
 
 func dynamic(kind string) func(*broker.Record) {
 	return func(rec *broker.Record) {
@@ -324,11 +330,11 @@ func (w *world) commands(n int) {
 	}
 	task := broker.Selector{SPIFFEID: id, Task: fmt.Sprintf("task-%d", n)}
 	order(broker.CommandTaskEnd, task, w.begun.Add(time.Hour))
-	if n%24 > 12 {
+	if n/kinds%2 == 1 {
 		order(broker.CommandTaskEnd, task, time.Time{})
 	}
 	order(broker.CommandQuarantineAdd, broker.Selector{SPIFFEID: id}, time.Time{})
-	if n%36 > 24 {
+	if n/kinds%3 == 2 {
 		order(broker.CommandQuarantineRemove, broker.Selector{SPIFFEID: id}, time.Time{})
 	}
 	order(broker.CommandRevoke, broker.Selector{TrustDomain: "acme.test", Task: task.Task}, time.Time{})
