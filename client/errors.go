@@ -12,6 +12,9 @@ import (
 var (
 	// ErrInvalid: the server cannot process the request. An unchanged retry fails again.
 	ErrInvalid = errors.New("invalid request")
+	// ErrNoCredential: the scope has no credential (KindNone). It only opens hosts, for which an egress gateway asks by itself. It also
+	// matches ErrInvalid.
+	ErrNoCredential = fmt.Errorf("%w: the scope has no credential and only opens hosts; the egress gateway asks for that itself", ErrInvalid)
 	// ErrUnauthenticated: the server did not accept the SVID, the ID token or the DPoP proof.
 	ErrUnauthenticated = errors.New("authentication required")
 	// ErrDenied: policy denied the request. Problem.Narrowest is the nearest request that would pass, if one exists.

@@ -265,7 +265,8 @@ const (
 )
 
 // Obtain requests a credential. If people must approve the request, Obtain calls waiting, which may be nil, and waits for their
-// decision. If ctx ends during the wait, Obtain withdraws the request.
+// decision. If ctx ends during the wait, Obtain withdraws the request. If the scope has no credential, Obtain releases the permit, and
+// the error is ErrNoCredential.
 func (c *Client) Obtain(ctx context.Context, ask Ask, waiting func(Pending)) (*Token, error) {
 	return c.obtain(ctx, ctx, ask, waiting)
 }
@@ -278,7 +279,7 @@ func (c *Client) obtain(ctx, patience context.Context, ask Ask, waiting func(Pen
 		return nil, err
 	}
 	if answer.Token != nil {
-		return answer.Token, nil
+		return c.credentialIn(ctx, answer.Token)
 	}
 	pending := answer.Pending
 	if waiting != nil {
@@ -309,7 +310,18 @@ func (c *Client) obtain(ctx, patience context.Context, ask Ask, waiting func(Pen
 	if answer.Token == nil {
 		return nil, fmt.Errorf("%w: and people have not agreed", ErrDecided)
 	}
-	return answer.Token, nil
+	return c.credentialIn(ctx, answer.Token)
+}
+
+// credentialIn returns a token that holds a credential, and releases any other.
+func (c *Client) credentialIn(ctx context.Context, token *Token) (*Token, error) {
+	if token.Kind != KindNone {
+		return token, nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingUp)
+	defer cancel()
+	_, _ = c.Release(ctx, token.ID) // on failure it expires
+	return nil, ErrNoCredential
 }
 
 // passes reports whether a later retry can succeed. It is true for a call that got no response, and false if the server refused

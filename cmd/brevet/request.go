@@ -222,6 +222,10 @@ func printToken(con *console, token *client.Token) error {
 	if token.Type == "DPoP" {
 		fmt.Fprintln(con.err, "The token requires DPoP proofs with your key.")
 	}
+	if token.Kind == client.KindNone {
+		_, err := fmt.Fprintln(con.err, "The scope has no credential: it only opens hosts. An egress gateway asks for such a permit itself, and does not need this one.")
+		return err
+	}
 	if token.Kind == kindJWT {
 		_, err := fmt.Fprintln(con.out, token.Secret.Reveal())
 		return err
@@ -239,9 +243,11 @@ func tokenDocument(token *client.Token) map[string]any {
 		"scope": token.Scope, "resource": token.Resource, "task": token.Task, "ttl": int(token.TTL.Seconds()),
 		"clamped": token.Clamped, "policies": token.Policies, "catalogue": token.Catalogue,
 	}
-	if token.Kind == kindJWT {
+	switch token.Kind {
+	case client.KindNone:
+	case kindJWT:
 		document["token"], document["token_type"] = token.Secret.Reveal(), token.Type
-	} else {
+	default:
 		document["credential"] = json.RawMessage(token.Secret.Reveal())
 	}
 	for name, value := range map[string]any{
