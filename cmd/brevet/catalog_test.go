@@ -20,7 +20,7 @@ func TestCatalogCheckAcceptsTheExample(t *testing.T) {
 		t.Errorf("got digest %q, want 64 hex digits", digest)
 	}
 	report := object(t, inProcess(t, "catalog", "check", exampleCatalogue, "--output", "json").out)
-	if report["ok"] != true || report["digest"] != "sha256:"+strings.TrimSpace(digest) || report["scopes"] != 22.0 {
+	if report["ok"] != true || report["digest"] != "sha256:"+strings.TrimSpace(digest) || report["scopes"] != 25.0 {
 		t.Errorf("got %v, want the same in JSON", report)
 	}
 }

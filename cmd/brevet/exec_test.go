@@ -301,6 +301,21 @@ func (s *session) execRefused(t *testing.T) {
 	if got.out != "" || exists(ran) {
 		t.Errorf("got %q on standard output; the program ran: %v", got.out, exists(ran))
 	}
+	// A program gets nothing from a scope that only opens hosts.
+	s.exec(t, "touch "+ran, "--scope", "brief.hosts.open", "--env", "KEY").want(t, 1, "the scope has no credential and only opens hosts")
+	records := s.records(t, "--scope", "brief.hosts.open")
+	if len(records) != 1 || records[0]["status"] != "released" || exists(ran) {
+		t.Errorf("got %v; the program ran: %v", records, exists(ran))
+	}
+	printed := brevet(t, s.env, "request", "brief.hosts.open", "--task", "t-open")
+	printed.want(t, 0, "brief.hosts.open on brief:hosts until ", "The scope has no credential: it only opens hosts.")
+	if printed.out != "" {
+		t.Errorf("got %q on standard output", printed.out)
+	}
+	document := object(t, brevet(t, s.env, "request", "brief.hosts.open", "--task", "t-open", "-o", "json").out)
+	if document["kind"] != "none" || document["id"] == "" || document["token"] != nil || document["credential"] != nil {
+		t.Errorf("got %v", document)
+	}
 	// With JSON output, too, standard output belongs to the program.
 	if got := s.exec(t, ":", "-o", "json", "--scope", "github.repo.delete", "--param", "repo=acme/api", "--file", "b"); got.code != exitDenied || got.out != "" {
 		t.Errorf("got %+v", got)

@@ -299,6 +299,11 @@ func (a *model) refused(t *testing.T) {
 	if got.Status != "refused" || got.Broker.Code != "denied" || got.Broker.WouldPass == nil || got.Broker.WouldPass.Scope != "github.issues.write" || got.File != "" {
 		t.Errorf("got %+v", got)
 	}
+	var open mcpserver.Answer
+	if !a.call(t, "request", map[string]any{"scope": "brief.hosts.open"}, &open) || open.Status != "refused" || open.File != "" ||
+		!strings.Contains(open.Broker.Title, "only opens hosts") {
+		t.Errorf("got %+v for a scope without a credential", open)
+	}
 	for name, args := range map[string]map[string]any{
 		"hostile scope":      {"scope": "a\x1b[2J\u202e"},
 		"hostile parameters": {"scope": "github.issues.read", "params": map[string]any{"repo": "../\u202e"}},
