@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -492,6 +493,14 @@ func canonical(rec Record, asks scopes.Approval) (string, error) {
 	}
 	if d.Grant != nil && d.Scope.Credential.Kind == scopes.KindGitHub {
 		s.Repositories, s.Permissions = d.Grant.Data["repositories"], d.Grant.Data["permissions"]
+	}
+	if d.Scope.Credential.Kind == scopes.KindNone {
+		var hosts []string
+		for _, rule := range d.Scope.Egress {
+			hosts = append(hosts, rule.Hosts...)
+		}
+		slices.Sort(hosts)
+		s.Opens = strings.Join(slices.Compact(hosts), ", ")
 	}
 	if d.Scope.Credential.Bind == scopes.BindMTLS {
 		s.Thumbprint = rec.Subject.Thumbprint

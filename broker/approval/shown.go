@@ -43,6 +43,8 @@ type Shown struct {
 	Remember     string `json:"remember,omitempty"`    // "task" if an approval may cover the task
 	Passkey      string `json:"passkey,omitempty"`     // "required" if an approval must be signed by a passkey
 	Expires      int64  `json:"expires"`               // end of the wait, in Unix seconds
+	// Opens are the hosts that the request opens without a credential, joined by commas; empty if there is a credential.
+	Opens string `json:"opens,omitempty"`
 	// Exchange is what another system gives for such a token, as scopes.Exchange describes it to people.
 	Exchange string `json:"exchange,omitempty"`
 }

@@ -168,6 +168,7 @@ func printCase(out io.Writer, one openapi.ApprovalCase) error {
 		{"repositories", a.Repositories},
 		{"permissions", a.Permissions},
 		{"exchange", a.Exchange},
+		{"opens hosts", a.Opens},
 		{"bound to", a.Thumbprint},
 		{"key", a.JKT},
 		{"policies", strings.Join(one.Policies, ", ")},

@@ -233,6 +233,10 @@ func samples(t *testing.T) []sample {
 		a.Agreed.Repositories, a.Agreed.Permissions = "", ""
 		a.Like = []ask{*plain}
 	})
+	opening := request(func(_ *broker.ApprovalRequest, a *ask) {
+		a.Agreed.Opens = "registry.test"
+		a.Like = []ask{{ApprovalRequest: a.ApprovalRequest, Agreed: a.Agreed}}
+	})
 	keyless := request(func(_ *broker.ApprovalRequest, a *ask) {
 		a.Agreed.Passkey, a.Signing = scopes.PasskeyRequired, &signing{}
 	})
@@ -290,6 +294,7 @@ func samples(t *testing.T) []sample {
 	add("approval", approver, pageApproval.view(plain.Title, plain))
 	add("approval-broken", approver, pageApproval.view(broken.Title, broken))
 	add("approval-signed", approver, pageApproval.view(signed.Title, signed))
+	add("approval-opening", approver, pageApproval.view(opening.Title, opening))
 	add("approval-keyless", approver, pageApproval.view(keyless.Title, keyless))
 	add("approval-decided", approver, pageApproval.view(decided.Title, decided))
 

@@ -22,6 +22,7 @@ func (c *Console) functions() template.FuncMap {
 	return template.FuncMap{
 		"static":  c.static.address,
 		"inert":   safetext.Text,
+		"kindof":  credentialKind,
 		"pieces":  safetext.Pieces,
 		"utc":     utc,
 		"iso":     iso,
@@ -48,6 +49,14 @@ func (c *Console) functions() template.FuncMap {
 		"badge": badge, "code": inWords(codeChoices), "detail": inWords(detailChoices),
 		"event": inWords(eventChoices), "why": inWords(whyChoices),
 	}
+}
+
+// credentialKind describes the kind of a credential.
+func credentialKind(kind string) string {
+	if kind == scopes.KindNone {
+		return scopes.Credential{Kind: kind}.Summary()
+	}
+	return safetext.Text(kind)
 }
 
 func utc(t time.Time) string {
