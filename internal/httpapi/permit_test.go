@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -193,8 +194,9 @@ func TestApprovedPermitIsIssued(t *testing.T) {
 	if alive := inForce(t, c, id); len(alive) != 0 {
 		t.Errorf("a pending request is in force: %v", alive)
 	}
-	if after, err := vote(t, s.Person(t, "bob"), id, openapi.VerdictApprove); err != nil || after.Status != "approved" {
-		t.Fatalf("got %+v, %v, want it approved", after, err)
+	if after, err := vote(t, s.Person(t, "bob"), id, openapi.VerdictApprove); err != nil || after.Status != "approved" ||
+		!strings.Contains(after.Canonical, `"opens":"files.test"`) {
+		t.Fatalf("got %+v, %v, want it approved with the host that it opens", after, err)
 	}
 	form := url.Values{"grant_type": {approvalURN}, "auth_req_id": {id}}
 	if got := (post{svid: s.X509(t, agent), form: form}).send(t, s); got.status != 400 {
