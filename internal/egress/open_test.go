@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/google/go-cmp/cmp"
 )
@@ -28,12 +30,12 @@ func openScope(name, params, resource, host, path string) string {
 `, name, params, resource, host, path)
 }
 
-func newOpenWorld(t *testing.T) *world {
+func newOpenWorld(t *testing.T, change ...func(*testkit.Options)) *world {
 	t.Helper()
 	w := newWorldWith(t, func(host string) string {
 		return openScope("host.open.use", "", "host:open", host, "/open/**") +
 			openScope("host.package.use", "name: {type: string, pattern: '[a-z]+'}", "host:{name}", host, "/packages/{name}")
-	})
+	}, change...)
 	w.host.mux.HandleFunc("/open/events", func(rw http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(rw, "one\n")
 		_ = http.NewResponseController(rw).Flush()
@@ -173,5 +175,40 @@ func TestExpiredPermitIsReplaced(t *testing.T) {
 	}
 	if n := w.issued(t, "host.open.use"); n != 2 {
 		t.Errorf("got %d records, want 2", n)
+	}
+}
+
+// If the catalogue has just changed, a call goes neither without the credential that its scope now has, nor with one that its rule
+// does not know.
+func TestScopeThatBecomesAnotherKindIsNotUsed(t *testing.T) {
+	w := newOpenWorld(t, func(o *testkit.Options) { o.Applied = true })
+	for _, kinds := range [][2]string{
+		{"{kind: none}", "{kind: jwt, audience: https://example.com }"}, {"{kind: jwt, audience: https://example.com }", "{kind: none}"},
+	} {
+		w.gateway.Close(t.Context())
+		w.open(t)
+		c := w.proxied(t)
+		if answer := call(t, c, request(t, "GET", w.url("/key/echo"), nil)); answer.status != http.StatusOK { // the gateway knows the rules now
+			t.Fatalf("got %d %s", answer.status, answer.text)
+		}
+		w.host.taken()
+		head, files, err := w.stack.Broker.CatalogueInForce(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range files {
+			files[i].Data = []byte(strings.ReplaceAll(string(files[i].Data), kinds[0], kinds[1]))
+		}
+		order := broker.CatalogueOrder{Actor: admin, Base: head.Digest, Files: files, Reason: "another kind"}
+		if change, _, err := w.stack.Broker.ApplyCatalogue(t.Context(), order); err != nil || change.State != broker.CatalogueApplied {
+			t.Fatalf("got %+v, %v", change, err)
+		}
+		answer := call(t, c, request(t, "GET", w.url("/open/file"), nil))
+		if code, why := answer.problem(); code != "egress_unavailable" || why != "the scope has just changed" {
+			t.Errorf("from %s: got %d %s", kinds[0], answer.status, answer.text)
+		}
+		if len(w.host.taken()) != 0 {
+			t.Errorf("from %s: the call has reached the host", kinds[0])
+		}
 	}
 }

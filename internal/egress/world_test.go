@@ -225,18 +225,22 @@ func newWorld(t testing.TB, more ...string) *world {
 	return newWorldWith(t, func(string) string { return strings.Join(more, "") })
 }
 
-// newWorldWith returns a world with more scopes, which may name its host.
-func newWorldWith(t testing.TB, more func(host string) string) *world {
+// newWorldWith returns a world with more scopes, which may name its host, and with other options of its Brevet.
+func newWorldWith(t testing.TB, more func(host string) string, change ...func(*testkit.Options)) *world {
 	t.Helper()
 	w := &world{host: newHost(t), log: &testkit.Buffer{}, perSecond: 1000, now: time.Now, allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}
 	w.front = newFront(t, w.host.TLS.Certificates)
 	catalogue := catalogueFor(w.host.name(), w.server(t), w.front.Addr().(*net.TCPAddr).Port)
 	catalogue[0].Data = append(catalogue[0].Data, more(w.host.name())...)
-	w.stack = testkit.NewStack(t, testkit.Options{
+	options := testkit.Options{
 		Catalogue: catalogue, Admins: []string{admin}, Auditors: []string{eyes},
 		People: []devstack.DevPerson{{Username: "bob", Name: "Bob", Groups: []string{"oncall"}}},
 		Rules:  []people.Rule{{Role: people.RoleApprover, Group: "oncall", Within: []string{"spiffe://acme.test"}}},
-	})
+	}
+	for _, f := range change {
+		f(&options)
+	}
+	w.stack = testkit.NewStack(t, options)
 	w.store(t, "egress", map[string]any{"key": canary})
 	w.store(t, "egress-aws", map[string]any{"access_key": awsKey, "secret_key": awsSecret, "session_token": awsSession})
 	w.broker = w.stack.Client(t, agent)
