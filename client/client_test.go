@@ -167,6 +167,12 @@ func TestInvalidResponsesAreRefused(t *testing.T) {
 		"an empty one": func(w http.ResponseWriter, _ *http.Request) {
 			writeToken(w, 201, `{"id":"1","kind":"kv","credential":{}}`)
 		},
+		"a token for none": func(w http.ResponseWriter, _ *http.Request) {
+			writeToken(w, 201, `{"id":"1","kind":"none","token":"`+secret+`"}`)
+		},
+		"a credential for none": func(w http.ResponseWriter, _ *http.Request) {
+			writeToken(w, 201, `{"id":"1","kind":"none","credential":{"a":"`+secret+`"}}`)
+		},
 		"no object": func(w http.ResponseWriter, _ *http.Request) {
 			writeToken(w, 201, `{"id":"1","kind":"kv","credential":"`+secret+`"}`)
 		},
