@@ -215,8 +215,9 @@ type world struct {
 
 	front     *front
 	perSecond int
-	now       func() time.Time // of the gateway
-	allow     []netip.Prefix   // networks that the gateway may call
+	now       func() time.Time  // of the gateway
+	allow     []netip.Prefix    // networks that the gateway may call
+	trusted   *x509.Certificate // an authority of more hosts, or nil
 }
 
 // newWorld returns a world with more scopes added to its catalogue.
@@ -263,6 +264,9 @@ func (w *world) open(t testing.TB) {
 	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AddCert(w.host.Certificate())
+	if w.trusted != nil {
+		roots.AddCert(w.trusted)
+	}
 	handler := slog.DiscardHandler
 	if w.log != nil {
 		handler = slog.NewTextHandler(w.log, nil)
@@ -389,6 +393,9 @@ func usable() map[string]map[string]any {
 	}
 	for _, name := range []string{"aws", "google", "impersonated", "azure", "anthropic", "openai"} {
 		all["host.cloud-"+name+".use"] = nil
+	}
+	for _, name := range []string{"npm", "python", "go"} {
+		all["packages."+name+".install"] = nil
 	}
 	for _, name := range []string{"inner", "missing", "plain", "name"} {
 		all["host.url-"+name+".use"] = nil

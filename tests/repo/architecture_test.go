@@ -83,6 +83,7 @@ var arrows = map[string][]string{
 	"internal/testkit/githubapi":  {},
 	"internal/testkit/clouds":     {},
 	"internal/testkit/federation": {"internal/testkit", "internal/testkit/clouds"},
+	"internal/testkit/registries": {"internal/testkit"},
 	"internal/testkit/testscopes": {"scopes"},
 	"examples/sandbox":            {"client"},
 	"examples/resource":           {"resourceserver"},
