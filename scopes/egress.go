@@ -106,22 +106,26 @@ var refusedMethods = []string{"CONNECT", "TRACE"}
 
 // egressPlace is a path that calls through a gateway may use.
 var egressPlace = place{
-	name: "path", literal: regexp.MustCompile(`^[A-Za-z0-9/._~@:+,=*-]*$`), chars: "letters, digits and / . _ ~ @ : + , = - *",
+	name: "path", literal: regexp.MustCompile(`^([A-Za-z0-9/._~@:+,=*-]|%2f)*$`), chars: "letters, digits and / . _ ~ @ : + , = - *, and %2f for an escaped slash",
 	head: regexp.MustCompile(`^/`), headWhy: "must begin with a slash, such as /repos/{repo}/issues",
 	whole: refuseEgressPath,
 }
+
+// EscapedSlash is how a path of an egress rule, and a call, has a slash that separates no segments.
+const EscapedSlash = "%2f"
 
 func refuseEgressPath(path string) string {
 	segments := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	last := len(segments) - 1
 	for i, segment := range segments {
+		parts := strings.Split(segment, EscapedSlash) // a host may read them as segments
 		switch {
-		case segment == "" && i < last, dotSegment(segment):
+		case segment == "" && i < last, len(parts) > 1 && slices.Contains(parts, ""), slices.ContainsFunc(parts, dotSegment):
 			return "has an empty, . or .. segment"
 		case segment == "**" && i < last:
 			return "has a ** that is not its last segment"
-		case segment != "**" && slices.ContainsFunc(strings.Split(segment, ":"), func(part string) bool { return part != "*" && strings.Contains(part, "*") }):
-			return "has a * that is not a whole segment, or a whole part between colons"
+		case segment != "**" && slices.ContainsFunc(strings.Split(strings.Join(parts, ":"), ":"), func(part string) bool { return part != "*" && strings.Contains(part, "*") }):
+			return "has a * that is not a whole segment, or a whole part between colons or escaped slashes"
 		}
 	}
 	return ""

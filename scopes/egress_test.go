@@ -229,7 +229,7 @@ var egressMistakes = []mistake{
 	},
 	{
 		name: "egress path with an escape", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/a%20b']}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/a%20b" may contain only {param} and letters, digits and / . _ ~ @ : + , = - *`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/a%20b" may contain only {param} and letters, digits and / . _ ~ @ : + , = - *, and %2f for an escaped slash`,
 	},
 	{
 		name: "egress path with dots", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: [/in/../out]}"),
@@ -240,16 +240,28 @@ var egressMistakes = []mistake{
 		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/**/in" has a ** that is not its last segment`,
 	},
 	{
+		name: "egress path with an escaped slash at the end of a segment", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/in%2f']}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in%2f" has an empty, . or .. segment`,
+	},
+	{
+		name: "egress path with dots after an escaped slash", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/in%2f..']}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in%2f.." has an empty, . or .. segment`,
+	},
+	{
+		name: "egress path with half a * before an escaped slash", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/@*%2f*']}"),
+		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/@*%2f*" has a * that is not a whole segment, or a whole part between colons or escaped slashes`,
+	},
+	{
 		name: "egress path with half a *", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/in*']}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in*" has a * that is not a whole segment, or a whole part between colons`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in*" has a * that is not a whole segment, or a whole part between colons or escaped slashes`,
 	},
 	{
 		name: "egress path with half a * before a colon", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/in/a*:send']}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in/a*:send" has a * that is not a whole segment, or a whole part between colons`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in/a*:send" has a * that is not a whole segment, or a whole part between colons or escaped slashes`,
 	},
 	{
 		name: "egress path with ** before a colon", old: "bind: mtls}\n", with: withRule("{hosts: [mail.example], methods: [GET], paths: ['/in/**:send']}"),
-		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in/**:send" has a * that is not a whole segment, or a whole part between colons`,
+		want: `scopes.yaml:44: scope mail.read: egress[0].paths[0] "/in/**:send" has a * that is not a whole segment, or a whole part between colons or escaped slashes`,
 	},
 	{
 		name: "egress with no headers", old: "bind: mtls}\n", with: withHeaders(""),

@@ -57,6 +57,8 @@ func Allowed(rules []scopes.Egress, params map[string]any, call Call) (ok bool, 
 	switch {
 	case len(methods) == 0:
 		return false, "no egress rule covers this host; the rules cover " + each(names)
+	case slices.ContainsFunc(segments, hasSlash) && !slices.ContainsFunc(paths, hasSlash):
+		return false, escapedWhy
 	case len(paths) == 0:
 		return false, "no egress rule for this host allows this method; the rules allow " + each(methods)
 	default:
@@ -113,26 +115,35 @@ func pathMatches(pattern string, params map[string]any, segments []string) bool 
 	}
 	want := strings.Split(strings.TrimPrefix(text, "/"), "/")
 	last := len(want) - 1
-	if want[last] == "**" && len(segments) > last {
+	if want[last] == "**" && len(segments) > last && !slices.ContainsFunc(segments[last:], hasSlash) {
 		want, segments = want[:last], segments[:last]
 	}
 	return slices.EqualFunc(want, segments, segmentMatches)
 }
 
 // segmentMatches compares a segment part by part between its colons. So * does not match a custom verb: some hosts read the part
-// after a colon as the action, as in /v1/projects/one:setIamPolicy.
+// after a colon as the action, as in /v1/projects/one:setIamPolicy. Nor does it match an escaped slash, which the rule has to name:
+// a host may read it as the end of the segment. No value of a parameter has a percent sign.
 func segmentMatches(want, segment string) bool {
-	return slices.EqualFunc(strings.Split(want, ":"), strings.Split(segment, ":"), func(want, part string) bool {
-		return want == part || want == "*" && part != ""
+	return slices.EqualFunc(strings.Split(want, scopes.EscapedSlash), strings.Split(segment, scopes.EscapedSlash), func(want, segment string) bool {
+		return slices.EqualFunc(strings.Split(want, ":"), strings.Split(segment, ":"), func(want, part string) bool {
+			return want == part || want == "*" && part != ""
+		})
 	})
 }
+
+// hasSlash reports whether a decoded segment, or a pattern, has an escaped slash.
+func hasSlash(text string) bool { return strings.Contains(text, scopes.EscapedSlash) }
+
+const escapedWhy = "the path has an escaped control character, slash, backslash, percent sign, question mark, hash or semicolon"
 
 // maxCallPath is the longest path of a call, in bytes as sent.
 const maxCallPath = 4096
 
 // segmentsOf splits the path of a call into segments and decodes each one once. It refuses any path that another program
 // could interpret differently: if the path is decoded, cleaned or split again later, the result must be what was checked.
-// A trailing slash adds an empty last segment.
+// An escaped slash stays escaped: both readings of it have the same parts, and a rule has to name it. A trailing slash adds an empty
+// last segment.
 func segmentsOf(target string) (segments []string, why string) {
 	path, _, _ := strings.Cut(target, "?")
 	if len(path) > maxCallPath {
@@ -175,16 +186,26 @@ func decodeSegment(segment string) (decoded, why string) {
 		}
 		c = byte(escaped)
 		i += 2
-		if c < ' ' || c == 0x7f || strings.ContainsRune(`/\%?#;`, rune(c)) {
-			return "", "the path has an escaped control character, slash, backslash, percent sign, question mark, hash or semicolon"
+		if c == '/' {
+			b.WriteString(scopes.EscapedSlash)
+			continue
+		}
+		if c < ' ' || c == 0x7f || strings.ContainsRune(`\%?#;`, rune(c)) {
+			return "", escapedWhy
 		}
 		if unreserved(c) {
 			return "", "the path has an escaped letter, digit or one of - . _ ~, which must not be escaped"
 		}
 		b.WriteByte(c)
 	}
-	if decoded = b.String(); decoded == "." || decoded == ".." {
-		return "", "the path has a . or .. segment"
+	decoded = b.String()
+	for _, part := range strings.Split(decoded, scopes.EscapedSlash) {
+		if part == "." || part == ".." {
+			return "", "the path has a . or .. segment"
+		}
+		if part == "" && hasSlash(decoded) {
+			return "", "the path has an empty segment"
+		}
 	}
 	if !utf8.ValidString(decoded) || strings.ContainsFunc(decoded, lookalike) {
 		return "", "the path has an escape that is not UTF-8, or is a non-ASCII character other than a letter, mark or digit"

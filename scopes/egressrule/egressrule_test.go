@@ -248,6 +248,59 @@ func oneReading(t interface{ Fatalf(string, ...any) }, sent string) {
 	}
 }
 
+// npm escapes the slash in the name of a package that has a scope. A rule has to name it, and neither reading of it is another path.
+func TestEscapedSlashesAreNamed(t *testing.T) {
+	rules := func(path string) []scopes.Egress {
+		return []scopes.Egress{{Hosts: []string{"a.example"}, Methods: []string{"GET"}, Paths: []string{path}}}
+	}
+	for _, tt := range []struct {
+		rule, sent string
+		want       bool
+	}{
+		{"/*%2f*", "/@acme%2fwords", true},
+		{"/*%2f*", "/@acme%2Fwords", true},
+		{"/*%2f*", "/%40acme%2fwords", true},
+		{"/*%2f*", "/@acme/words", false},
+		{"/*%2f*", "/words", false},
+		{"/*%2f*", "/@acme%2f", false},
+		{"/*%2f*", "/%2fwords", false},
+		{"/*%2f*", "/@acme%2f..", false},
+		{"/*%2f*", "/.%2fwords", false},
+		{"/*%2f*", "/..%2f..", false},
+		{"/*%2f*", "/@acme%2fwords%2f1", false},
+		{"/*%2f*", "/@acme%2fwords/1", false},
+		{"/*%2f*", "/@acme%252fwords", false},
+		{"/*%2f*", "/@acme%2fwords:publish", false},
+		{"/*%2f*", "/@acme%5cwords", false},
+		{"/@acme%2f*", "/@acme%2fwords", true},
+		{"/@acme%2f*", "/@other%2fwords", false},
+		{"/@acme%2f*:read", "/@acme%2fwords:read", true},
+		{"/@{p}%2f*", "/@acme%2fwords", true},
+		{"/@{p}%2f*", "/@other%2fwords", false},
+		{"/*", "/@acme%2fwords", false},
+		{"/*/*", "/@acme%2fwords", false},
+		{"/**", "/@acme%2fwords", false},
+		{"/**", "/a/@acme%2fwords", false},
+		{"/{p}", "/acme%2fwords", false},
+		{"/*%2f*/**", "/@acme%2fwords/a/b", true},
+		{"/*%2f*/**", "/@acme%2fwords/a%2fb", false},
+	} {
+		call := egressrule.Call{"GET", "a.example", tt.sent}
+		if ok, why := egressrule.Allowed(rules(tt.rule), map[string]any{"p": "acme"}, call); ok != tt.want {
+			t.Errorf("%s for %s: got %v %q, want %v", tt.rule, tt.sent, ok, why, tt.want)
+		}
+	}
+	for path, want := range map[string]string{"/@{p}%2f*": "/@{p}%2f*", "/{p}%2f*": "", "/{p}": "", "/**": ""} {
+		router, err := egressrule.NewRouter(rules(path), map[string]scopes.Param{"p": {Type: scopes.ParamString, Pattern: "[^/]+", MaxLength: 50}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if route, _ := router.Find(egressrule.Call{"GET", "a.example", "/@acme%2fwords"}, nil, map[string]any{"p": "acme"}); route.Path != want {
+			t.Errorf("%s: got the route %q, want %q", path, route.Path, want)
+		}
+	}
+}
+
 // pieces are parts of normal paths and of attacks.
 var pieces = []string{
 	"/", "/", "/", "a", "b", ".", "..", "%2e", "%2f", "%2F", "%5c", `\`, "%00", "%25", "%252e", ";", "%3b", "%3f", "#", "%23", "%20", "%C3%BC", "%c3", "ü",
