@@ -61,3 +61,9 @@ func TestUnmodifiedToolsWorkConfined(t *testing.T) {
 	w := newWorld(t)
 	w.toolsWork(t, w.confinedToolbox)
 }
+
+// The same goes for package managers.
+func TestPackageManagersWorkConfined(t *testing.T) {
+	w := newPackageWorld(t)
+	w.packageManagersWork(t, w.confinedToolbox)
+}

@@ -60,6 +60,13 @@ func (b *toolbox) run(script string) string {
 	return string(out)
 }
 
+// in returns the toolbox for another test.
+func (b *toolbox) in(t *testing.T) *toolbox {
+	other := *b
+	other.t = t
+	return &other
+}
+
 // keyed returns a handler that refuses requests without the key.
 func keyed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -17,8 +17,13 @@ import (
 
 var (
 	// A capital letter of a module's path or version is an exclamation mark and the letter in lower case.
-	proxyPaths = regexp.MustCompile(`^/[a-z0-9!._/-]+/(@latest|@v/list|@v/v[a-z0-9!.+-]+\.(info|mod|zip))$|^/sumdb/sum\.golang\.org/supported$`)
-	sumPaths   = regexp.MustCompile(`^/(latest|lookup/[a-z0-9!._/-]+@v[a-z0-9!.+-]+|tile/[0-9x/]+(\.p/[0-9]+)?)$`)
+	proxyPaths = regexp.MustCompile(`^/[a-z0-9!._/-]+/(@latest|@v/list|@v/v[a-z0-9!.+-]+\.(info|mod|zip))$|^` + sumsBelow + `/(supported|` + sumCalls + `)$`)
+	sumPaths   = regexp.MustCompile(`^/(` + sumCalls + `)$`)
+)
+
+const (
+	sumCalls  = `latest|lookup/[a-z0-9!._/-]+@v[a-z0-9!.+-]+|tile/[0-9x/]+(\.p/[0-9]+)?`
+	sumsBelow = "/sumdb/" + SumDB
 )
 
 // goModule is a version of a module. Its files have no go.mod if it is older than modules.
@@ -59,8 +64,8 @@ func (m goModule) below() map[string]string {
 	return out
 }
 
-// proxy answers as a module proxy that does not serve the checksum database itself, as proxy.golang.org does not.
-func proxy(t testing.TB) http.HandlerFunc {
+// proxy answers as a module proxy that serves the checksum database too, as proxy.golang.org does.
+func proxy(t testing.TB, sums http.Handler) http.HandlerFunc {
 	t.Helper()
 	type file struct {
 		kind string
@@ -88,6 +93,10 @@ func proxy(t testing.TB) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if f, ok := files[sent(r)]; ok {
 			send(w, r, f.kind, f.data)
+		} else if r.URL.Path == sumsBelow+"/supported" {
+			w.WriteHeader(http.StatusOK)
+		} else if strings.HasPrefix(r.URL.Path, sumsBelow) {
+			http.StripPrefix(sumsBelow, sums).ServeHTTP(w, r)
 		} else {
 			http.Error(w, "not found", http.StatusNotFound)
 		}

@@ -32,10 +32,10 @@ type npmPackage struct {
 
 // greeter needs padding, and both need a package whose name has a scope.
 var npmPackages = []npmPackage{
-	{"greeter", "1.0.0", map[string]string{"padding": "~2.1.0", "acmewords": "^1.0.0"}, `module.exports = name => require("padding")(require("acmewords").hello + ", " + name)`},
-	{"padding", "2.1.3", map[string]string{"acmewords": "^1.0.0"}, `module.exports = text => require("acmewords").edge + text + require("acmewords").edge`},
+	{"greeter", "1.0.0", map[string]string{"padding": "~2.1.0", "@acme/words": "^1.0.0"}, `module.exports = name => require("padding")(require("@acme/words").hello + ", " + name)`},
+	{"padding", "2.1.3", map[string]string{"@acme/words": "^1.0.0"}, `module.exports = text => require("@acme/words").edge + text + require("@acme/words").edge`},
 	{"padding", "3.0.0", nil, `throw new Error("a version that nothing asks for")`},
-	{"acmewords", "1.2.0", nil, `module.exports = {hello: "hello", edge: "*"}`},
+	{"@acme/words", "1.2.0", nil, `module.exports = {hello: "hello", edge: "*"}`},
 }
 
 // NPMGreeting is what the package greeter returns for the name world.

@@ -79,8 +79,9 @@ func Start(t testing.TB) *Registries {
 	python := pythonFiles(t)
 	serve(Files, filePaths, python.files)
 	serve(PyPI, simplePaths, python.simple(r.URL(Files)))
-	serve(Proxy, proxyPaths, proxy(t))
-	serve(SumDB, sumPaths, sumdb.NewServer(sumdb.NewTestServer(private, goSum)).ServeHTTP)
+	sums := sumdb.NewServer(sumdb.NewTestServer(private, goSum))
+	serve(Proxy, proxyPaths, proxy(t, sums))
+	serve(SumDB, sumPaths, sums.ServeHTTP)
 	return r
 }
 
@@ -104,7 +105,7 @@ func (r *Registries) Taken() []string {
 
 // The headers that the clients send and that say nothing about who the caller is.
 var (
-	neutral = []string{"X-Draft", "Accept", "Accept-Encoding", "Cache-Control", "Connection", "If-Modified-Since", "If-None-Match", "User-Agent"}
+	neutral = []string{"Accept", "Accept-Encoding", "Cache-Control", "Connection", "If-Modified-Since", "If-None-Match", "User-Agent"}
 	ofNPM   = regexp.MustCompile(`^(Npm-(Auth-Type|Command|In-Ci|Scope|Session)|Pacote-(Integrity|Pkg-Id|Req-Type|Version))$`)
 )
 
