@@ -394,8 +394,8 @@ func usable() map[string]map[string]any {
 	for _, name := range []string{"aws", "google", "impersonated", "azure", "anthropic", "openai"} {
 		all["host.cloud-"+name+".use"] = nil
 	}
-	for _, name := range []string{"npm", "python", "go"} {
-		all["packages."+name+".install"] = nil
+	for _, name := range []string{"npm", "pypi", "go"} {
+		all["packages."+name+".read"] = nil
 	}
 	for _, name := range []string{"inner", "missing", "plain", "name"} {
 		all["host.url-"+name+".use"] = nil

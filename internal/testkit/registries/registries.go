@@ -39,6 +39,9 @@ const (
 	SumDB = "sum.golang.org"
 )
 
+// Hosts are all of them.
+var Hosts = []string{NPM, PyPI, Files, Proxy, SumDB}
+
 // Registries are the doubles of one test.
 type Registries struct {
 	// Authority signed the certificates. They are for the names of the hosts, and for localhost.
@@ -63,7 +66,7 @@ func Start(t testing.TB) *Registries {
 	}
 	r := &Registries{Authority: authority, SumKey: public, t: t, ports: map[string]string{}}
 	certificate, certificateKey := testkit.Certificate(t, &x509.Certificate{
-		DNSNames: []string{NPM, PyPI, Files, Proxy, SumDB, "localhost"}, KeyUsage: x509.KeyUsageDigitalSignature,
+		DNSNames: append([]string{"localhost"}, Hosts...), KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, authority, key)
 	secured := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{certificate.Raw}, PrivateKey: certificateKey}}, MinVersion: tls.VersionTLS12}
@@ -90,9 +93,6 @@ func (r *Registries) At(host string) string { return host + ":" + r.ports[host] 
 
 // URL returns the base URL of a host.
 func (r *Registries) URL(host string) string { return "https://" + r.At(host) }
-
-// Port returns the port of a host on this machine.
-func (r *Registries) Port(host string) string { return r.ports[host] }
 
 // Taken returns the calls since it last ran, each as the method and the URL without the port.
 func (r *Registries) Taken() []string {
