@@ -1,14 +1,19 @@
 package main
 
 import (
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/brevet-dev/brevet/internal/testkit/registries"
 )
 
 const nobody = 65534
@@ -40,13 +45,24 @@ func outsider(t *testing.T, folders ...string) *syscall.SysProcAttr {
 func TestEgressConfined(t *testing.T) {
 	t.Parallel()
 	host := newWebHost(t)
+	packages := host.withRegistry(t)
 	port := freePort(t)
 	more := host.brief(port)
 	more["../postgres.port"] = fmt.Sprint(port)
+	more["npm.cedar"] = `@id("npm") permit (principal, action == Action::"brief.npm.read", resource);`
+	more["npm.yaml"] = `scopes:
+  - name: brief.npm.read
+    title: Download packages
+    authority: read
+    resource: packages:npm
+    ttl: {default: 1m, max: 5m}
+    credential: {kind: none}
+    egress: [{hosts: ['` + packages + `'], methods: [GET], paths: ['/*', '/*/-/*', '/*/*/-/*']}]
+`
 	s := startBriefWith(t, more)
 	reach := []string{"--host-ca", host.ca, "--allow-private", "127.0.0.1/32"}
 	flags := append([]string{"--egress", "--confine"}, reach...)
-	t.Run("tools", func(t *testing.T) { s.confinedTools(t, host, port, flags) })
+	t.Run("tools", func(t *testing.T) { s.confinedTools(t, host, packages, port, flags) })
 	t.Run("signals", func(t *testing.T) { s.confinedSignals(t, flags) })
 	t.Run("terminal", func(t *testing.T) { s.confinedTerminal(t, flags) })
 	t.Run("killed", func(t *testing.T) { s.confinedKilled(t, flags) })
@@ -56,8 +72,23 @@ func TestEgressConfined(t *testing.T) {
 	s.stop(t, syscall.SIGTERM)
 }
 
+// withRegistry starts a registry of npm whose authority is in the file of the host's, and returns its name with the port.
+func (h *webHost) withRegistry(t *testing.T) string {
+	t.Helper()
+	r := registries.Start(t)
+	file, err := os.OpenFile(h.ca, os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		err = errors.Join(pem.Encode(file, &pem.Block{Type: "CERTIFICATE", Bytes: r.Authority.Raw}), file.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(r.At(registries.NPM))
+	return "localhost:" + port
+}
+
 // confinedTools runs tools as root and as an ordinary user, if this test may.
-func (s *session) confinedTools(t *testing.T, host *webHost, port int, flags []string) {
+func (s *session) confinedTools(t *testing.T, host *webHost, packages string, port int, flags []string) {
 	url := "https://" + host.name + "/repos/acme/api"
 	go func() { // the calls are not of interest
 		for range host.seen {
@@ -67,6 +98,7 @@ func (s *session) confinedTools(t *testing.T, host *webHost, port int, flags []s
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
+	registries.WriteProject(t, dir)
 	other := outsider(t, dir, filepath.Dir(binary), filepath.Dir(host.ca), filepath.Join(s.dir, "svid"))
 	opened := []string{host.ca, strings.TrimPrefix(variable(s.env, "SPIFFE_ENDPOINT_SOCKET"), "unix://")}
 	if ca := variable(s.env, "BREVET_CA_FILE"); ca != "" {
@@ -89,6 +121,10 @@ func (s *session) confinedTools(t *testing.T, host *webHost, port int, flags []s
 		"database around it": {fmt.Sprintf(`psql -XAtc 'SELECT 1' 'host=127.0.0.1 port=%d dbname=target user=postgres' 2>&1 || true`, port), "Connection refused"},
 		"the broker":         {`curl -sSk --noproxy '*' "$SERVER" 2>&1 || true`, "Failed to connect"},
 		"the Workload API":   {`curl -sS --max-time 9 --http0.9 --unix-socket "${WORKLOADS#unix://}" http://x/ 2>&1 || true`, "ouldn't open socket|ailed to connect|Couldn't connect"},
+		"npm": {
+			`project=$(mktemp -d -p .); cp package*.json "$project"; cd "$project"; npm ci --registry https://` + packages + `/ --cache cache >npm.log 2>&1 || { cat npm.log; exit 1; }
+			node -p 'require("greeter")("world")'`, registries.NPMGreeting,
+		},
 	}
 	users := map[string]*syscall.SysProcAttr{"own user": {Setsid: true}}
 	if os.Getuid() == 0 {

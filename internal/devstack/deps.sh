@@ -42,6 +42,7 @@ missing_programs() {
     command -v "${pair%%:*}" >/dev/null 2>&1 || echo "${pair##*:}"
   done
   python3 -c 'import boto3' 2>/dev/null || echo python3-boto3
+  python3 -m pip --version >/dev/null 2>&1 || echo python3-pip
 }
 
 have_programs() { [ -z "$(missing_programs)" ]; }
@@ -68,7 +69,7 @@ if [ "${1:-}" = test ]; then
   need have_nginx "nginx" "The tests need nginx 1.19.4 or newer with its auth_request module. Install it, and run this again." nginx-light
   need have_chromium "Chromium" "The tests need Chromium for the console's pages. Install it, and run this again." chromium
   # shellcheck disable=SC2046 # one word for each package
-  need have_programs "$(echo $(missing_programs))" "The tests need curl, git, jq, openssl, ssh, kubectl, gh, skopeo and Python 3 with boto3. Install what is missing, and run this again." $(missing_programs)
+  need have_programs "$(echo $(missing_programs))" "The tests need curl, git, jq, openssl, ssh, kubectl, gh, skopeo and Python 3 with boto3 and pip. Install what is missing, and run this again." $(missing_programs)
 fi
 
 if ! have_postgres && command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ] && [ ! -e /etc/postgresql-common/createcluster.conf ]; then

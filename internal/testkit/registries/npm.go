@@ -122,7 +122,7 @@ func WriteProject(t testing.TB, dir string) {
 	}
 	lock := jsonOf(t, map[string]any{"name": "project", "version": "1.0.0", "lockfileVersion": 3, "requires": true, "packages": packages})
 	for name, text := range map[string]string{"package.json": npmProject, "package-lock.json": lock} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // another user may install it
 			t.Fatal(err)
 		}
 	}

@@ -120,10 +120,10 @@ func (r *Registries) strict(host string, paths *regexp.Regexp, answer http.Handl
 			r.t.Errorf("%s reached the registry: %s", called, why)
 			http.Error(w, why, http.StatusBadRequest)
 		}
+		unknown := ""
 		for name := range req.Header {
-			if !slices.Contains(neutral, name) && !(host == NPM && ofNPM.MatchString(name)) {
-				refuse("it has the header " + name)
-				return
+			if !slices.Contains(neutral, name) && (host != NPM || !ofNPM.MatchString(name)) {
+				unknown = name
 			}
 		}
 		name, _, _ := net.SplitHostPort(req.Host)
@@ -137,6 +137,8 @@ func (r *Registries) strict(host string, paths *regexp.Regexp, answer http.Handl
 			refuse("it has a body")
 		case !paths.MatchString(sent(req)):
 			refuse("no package has this path")
+		case unknown != "":
+			refuse("it has the header " + unknown)
 		default:
 			answer(w, req)
 		}
