@@ -199,7 +199,7 @@ func decodeSegment(segment string) (decoded, why string) {
 		b.WriteByte(c)
 	}
 	decoded = b.String()
-	for _, part := range strings.Split(decoded, scopes.EscapedSlash) {
+	for part := range strings.SplitSeq(decoded, scopes.EscapedSlash) {
 		if part == "." || part == ".." {
 			return "", "the path has a . or .. segment"
 		}

@@ -4,7 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"crypto/sha1" //nolint:gosec // npm's metadata has it
+	"crypto/sha1"
 	"crypto/sha512"
 	"encoding/base64"
 	"encoding/hex"
@@ -73,7 +73,7 @@ func npm(t testing.TB) http.HandlerFunc {
 	files, versions := map[string][]byte{}, map[string]map[string]any{}
 	for _, p := range npmPackages {
 		data := p.pack(t)
-		sum := sha1.Sum(data) //nolint:gosec // npm's metadata has it
+		sum := sha1.Sum(data)
 		manifest := p.manifest()
 		manifest["dist"] = map[string]any{"tarball": "https://HOST" + p.tarball(), "integrity": integrity(data), "shasum": hex.EncodeToString(sum[:])}
 		files[p.tarball()] = data
@@ -122,7 +122,7 @@ func WriteProject(t testing.TB, dir string) {
 	}
 	lock := jsonOf(t, map[string]any{"name": "project", "version": "1.0.0", "lockfileVersion": 3, "requires": true, "packages": packages})
 	for name, text := range map[string]string{"package.json": npmProject, "package-lock.json": lock} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // another user may install it
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { // another user may install it
 			t.Fatal(err)
 		}
 	}

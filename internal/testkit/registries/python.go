@@ -61,7 +61,7 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
 func pythonFiles(t testing.TB) pythonIndex {
 	t.Helper()
 	return pythonIndex{
-		"acme-greeter": wheel(t, "acme_greeter", "2.0.1", "import acme_words\n\ndef greet():\n    return acme_words.HELLO + \", world\"\n", "acme-words>=1.1"),
+		"acme-greeter": wheel(t, "acme_greeter", "2.0.1", "import acme_words\n\ndef greet():\n    return acme_words.HELLO + \", world\"\n", "Requires-Dist: acme-words>=1.1"),
 		"acme-words": {"acme_words-1.2.0.tar.gz", tarred(t, map[string]string{
 			"acme_words-1.2.0/acme_words.py":  "HELLO = \"hello\"\n",
 			"acme_words-1.2.0/PKG-INFO":       "Metadata-Version: 2.1\nName: acme-words\nVersion: 1.2.0\n",
@@ -71,13 +71,12 @@ func pythonFiles(t testing.TB) pythonIndex {
 	}
 }
 
-// wheel returns the wheel of one module.
-func wheel(t testing.TB, name, version, code string, needs ...string) pythonFile {
+// wheel returns the wheel of one module, with more lines of metadata.
+func wheel(t testing.TB, name, version, code string, more ...string) pythonFile {
 	t.Helper()
-	metadata := fmt.Sprintf("Metadata-Version: 2.1\nName: %s\nVersion: %s\n", strings.ReplaceAll(name, "_", "-"), version)
-	for _, need := range needs {
-		metadata += "Requires-Dist: " + need + "\n"
-	}
+	metadata := strings.Join(append([]string{
+		"Metadata-Version: 2.1", "Name: " + strings.ReplaceAll(name, "_", "-"), "Version: " + version,
+	}, more...), "\n") + "\n"
 	info := name + "-" + version + ".dist-info/"
 	return pythonFile{name + "-" + version + "-py3-none-any.whl", zipped(t, map[string]string{
 		name + ".py": code, info + "METADATA": metadata, info + "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
