@@ -322,6 +322,34 @@ func TestAllowedPathsAreUnambiguous(t *testing.T) {
 	}
 }
 
+// A host that reads an escaped slash as the end of a segment reads a path that the same rule with a plain slash allows.
+func TestEscapedSlashesOpenNoMoreThanPlainOnes(t *testing.T) {
+	allowed := func(rule, sent string) bool {
+		ok, _ := egressrule.Allowed([]scopes.Egress{{Hosts: []string{"a.example"}, Methods: []string{"GET"}, Paths: []string{rule}}}, nil, egressrule.Call{"GET", "a.example", sent})
+		return ok
+	}
+	passed := 0
+	for _, rule := range []string{"/*%2f*", "/a%2f*/**", "/*%2f*:*"} {
+		for _, one := range pieces {
+			for _, two := range pieces {
+				for _, sent := range []string{"/" + one + "%2f" + two, "/" + one + "%2F" + two + "/b", "/a%2f" + one + two, "/a" + one + "%2f" + two + ":b", "/a%2f" + one + "/" + two} {
+					if !allowed(rule, sent) {
+						continue
+					}
+					passed++
+					plain := strings.NewReplacer("%2f", "/", "%2F", "/")
+					if read := plain.Replace(sent); !allowed(plain.Replace(rule), read) {
+						t.Errorf("%s allows %s, and %s is not allowed without escapes", rule, sent, read)
+					}
+				}
+			}
+		}
+	}
+	if passed == 0 {
+		t.Error("no path passed: nothing was checked")
+	}
+}
+
 // A call that a rule with a parameter allows has exactly that value in exactly that place.
 func TestParameterMatchesExactlyItsSegment(t *testing.T) {
 	values := []string{"acme/api", "acme", "api", "acme/api/issues", "a/b/c", "a.git", "x"}
