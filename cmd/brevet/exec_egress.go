@@ -86,7 +86,7 @@ func (f ConfineFlags) startConfined(ctx context.Context, exit *gatewayExit, cmd 
 		return nil, fmt.Errorf("%w: %w", errExit, err)
 	}
 	cmd.Env = append(cmd.Env, at.Environ()...)
-	box, err := confine.Wrap(cmd, confine.Options{Init: "confined", Ports: []int{proxyPort, databasePort}, UnixSockets: f.UnixSockets})
+	box, err := confine.Wrap(cmd, confine.Options{Init: "confined", Ports: []int{proxyPort, databasePort}, UnixSockets: f.UnixSockets, Folder: exit.folder.Path})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errExit, err)
 	}

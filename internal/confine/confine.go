@@ -23,14 +23,17 @@ type Options struct {
 	Ports []int
 	// UnixSockets lets the program open Unix sockets. It then reaches every socket of another program whose file it may open.
 	UnixSockets bool
+	// Folder is the one folder of /dev/shm that the program sees, or empty.
+	Folder string
 }
 
 // order is what the caller tells the first process of the confined program.
 type order struct {
-	UID         int   `json:"uid"`
-	GID         int   `json:"gid"`
-	Ports       []int `json:"ports"`
-	UnixSockets bool  `json:"unix_sockets"`
+	UID         int    `json:"uid"`
+	GID         int    `json:"gid"`
+	Ports       []int  `json:"ports"`
+	UnixSockets bool   `json:"unix_sockets"`
+	Folder      string `json:"folder,omitempty"`
 }
 
 // report is what the first process answers, with the listeners as descriptors.

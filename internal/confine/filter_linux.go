@@ -22,8 +22,9 @@ const (
 func argument(n uint32) uint32 { return atArguments + 8*n }
 
 const (
-	// x32 is the bit of the system calls of another calling convention of amd64.
-	x32 = 0x40000000
+	// newest is the last system call that this filter was written for. A newer one could open sockets. amd64 has system calls of
+	// another calling convention, x32, whose numbers are greater, too.
+	newest = unix.SYS_RSEQ_SLICE_YIELD
 	// kindMask are the bits of a socket's type; the others are flags.
 	kindMask = 0xf
 	allow    = unix.SECCOMP_RET_ALLOW
@@ -70,8 +71,12 @@ func (s step) code() []unix.SockFilter {
 //   - Raw sockets, and protocols but TCP and UDP.
 //   - io_uring opens sockets without a call that a filter sees.
 //   - Key requests: the kernel starts a program of the host that looks up names in DNS.
-//   - TIOCSTI and TIOCLINUX type into the terminal, for the shell that runs when the program has ended.
-//   - System calls of other calling conventions, whose arguments the filter cannot read.
+//   - BPF opens what the host's programs have put into a file system, even where that is read-only.
+//   - Performance events and the kernel's log tell about the whole machine, if the host allows them to all users.
+//   - Files by handles, which need no path.
+//   - userfaultfd stops the kernel in the middle of a call, for which attacks on the kernel use it.
+//   - TIOCSTI and TIOCLINUX type into the terminal, for the shell that runs when the program has ended. TIOCSETD loads drivers.
+//   - System calls of other calling conventions, whose arguments the filter cannot read, and those that it does not know.
 func filter(unixSockets bool) []unix.SockFilter {
 	local, datagrams := deny(unix.EACCES), deny(unix.EACCES)
 	if unixSockets {
@@ -92,21 +97,25 @@ func filter(unixSockets bool) []unix.SockFilter {
 	}, otherwise: result(datagrams)}.code()
 	pair := step{load: argument(0), answers: []answer{{unix.AF_UNIX, kinds}}, otherwise: result(deny(unix.EAFNOSUPPORT))}.code()
 	terminal := step{load: argument(1), answers: []answer{
-		{unix.TIOCSTI, result(deny(unix.EPERM))}, {unix.TIOCLINUX, result(deny(unix.EPERM))},
+		{unix.TIOCSTI, result(deny(unix.EPERM))}, {unix.TIOCLINUX, result(deny(unix.EPERM))}, {unix.TIOCSETD, result(deny(unix.EPERM))},
 	}, otherwise: result(allow)}.code()
 	calls := step{load: atNumber, answers: []answer{
 		{unix.SYS_SOCKET, socket},
 		{unix.SYS_SOCKETPAIR, pair},
 		{unix.SYS_IOCTL, terminal},
 		{unix.SYS_IO_URING_SETUP, result(deny(unix.ENOSYS))}, // programs then use other calls
+		{unix.SYS_IO_URING_ENTER, result(deny(unix.ENOSYS))},
+		{unix.SYS_IO_URING_REGISTER, result(deny(unix.ENOSYS))},
 		{unix.SYS_ADD_KEY, result(deny(unix.EPERM))},
 		{unix.SYS_REQUEST_KEY, result(deny(unix.EPERM))},
 		{unix.SYS_KEYCTL, result(deny(unix.EPERM))},
-	}, otherwise: result(allow)}.code()
-	if runtime.GOARCH == "amd64" {
-		other := []unix.SockFilter{{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: x32, Jf: 1}, result(deny(unix.ENOSYS))[0]}
-		calls = append(calls[:1:1], append(other, calls[1:]...)...)
-	}
+		{unix.SYS_BPF, result(deny(unix.EPERM))},
+		{unix.SYS_PERF_EVENT_OPEN, result(deny(unix.EPERM))},
+		{unix.SYS_SYSLOG, result(deny(unix.EPERM))},
+		{unix.SYS_OPEN_BY_HANDLE_AT, result(deny(unix.EPERM))},
+		{unix.SYS_USERFAULTFD, result(deny(unix.EPERM))},
+	}, otherwise: append([]unix.SockFilter{{Code: unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K, K: newest, Jf: 1}},
+		append(result(deny(unix.ENOSYS)), result(allow)...)...)}.code()
 	return step{load: atArchitecture, answers: []answer{{architectures[runtime.GOARCH], calls}}, otherwise: result(deny(unix.ENOSYS))}.code()
 }
 
@@ -131,8 +140,11 @@ const (
 // namespaces do so already: this is a second wall, where the kernel has it.
 func scope() error {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	if errno != 0 || version < scopesSince {
-		return nil //nolint:nilerr // the kernel has no such scopes
+	switch {
+	case errno == unix.ENOSYS, errno == unix.EOPNOTSUPP, errno == 0 && version < scopesSince:
+		return nil // the kernel has no such scopes
+	case errno != 0:
+		return fmt.Errorf("asking for the version of Landlock: %w", errno)
 	}
 	rules := unix.LandlockRulesetAttr{Scoped: unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL}
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&rules)), rulesetBytes, 0) //nolint:gosec // no other way

@@ -6,21 +6,29 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// kernelFiles are files of /proc by which root changes the whole machine, without a capability.
-var kernelFiles = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi"}
+// ofTheKernel are the file systems that show the host's processes, devices and drivers, or change the kernel for all.
+var ofTheKernel = []string{
+	"proc", "sysfs", "cgroup", "cgroup2", "devtmpfs", "devpts", "mqueue", "bpf", "configfs", "debugfs", "tracefs", "securityfs", "efivarfs",
+	"pstore", "binfmt_misc", "selinuxfs", "smackfs", "fusectl", "rpc_pipefs", "nfsd", "resctrl",
+}
 
 // devices are what the program gets of /dev. Disks, other machines' sockets and others' terminals are not among them.
-var devices = []string{"null", "zero", "full", "random", "urandom", "tty", "shm"}
+var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
-// hideMachine gives this mount namespace a /proc of its own processes, a /dev of harmless devices, and no way to change the
-// kernel. It forbids further user namespaces, which would give the program capabilities again.
-func hideMachine() error {
+// sharedMemory is where programs have memory that others of their user can open by its name.
+const sharedMemory = "/dev/shm"
+
+// hideMachine gives this mount namespace a /proc of its own processes, a /dev of harmless devices, memory that it shares with nobody,
+// and no way to change the kernel. Nothing of /dev/shm stays but the folder kept. It forbids further user namespaces, which would
+// give the program capabilities again.
+func hideMachine(kept string) error {
 	folder, err := os.Getwd()
 	if err != nil {
 		return fmt.Errorf("finding the working directory: %w", err)
@@ -28,7 +36,7 @@ func hideMachine() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("separating mounts: %w", err)
 	}
-	others, err := processFolders()
+	hidden, err := kernelMounts()
 	if err != nil {
 		return err
 	}
@@ -38,25 +46,23 @@ func hideMachine() error {
 	if err := write("/proc/sys/user/max_user_namespaces", "0"); err != nil {
 		return fmt.Errorf("forbidding user namespaces: %w", err)
 	}
-	for _, path := range others { // they show the host's processes
-		if err := unix.Mount("none", path, "tmpfs", unix.MS_RDONLY, "size=4k"); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("hiding %s: %w", path, err)
-		}
-	}
-	for _, path := range kernelFiles {
-		if err := readOnly(path); err != nil {
+	for _, path := range hidden {
+		if err := hide(path); err != nil {
 			return err
 		}
+	}
+	if err := protectProc(); err != nil {
+		return err
 	}
 	if err := readOnly("/sys"); err != nil {
 		return err
 	}
-	if err := newDevices(); err != nil {
+	if err := newDevices(kept); err != nil {
 		return err
 	}
 	// Enter the working directory again by its path: it may have been in the host's /proc.
 	if err := os.Chdir(folder); err != nil {
-		return fmt.Errorf("entering the working directory: %w", err)
+		return fmt.Errorf("entering the working directory, which must not be in /dev or %s: %w", sharedMemory, err)
 	}
 	return nil
 }
@@ -64,8 +70,9 @@ func hideMachine() error {
 // escaped are the characters that mountinfo writes as an octal number.
 var escaped = regexp.MustCompile(`\\[0-7]{3}`)
 
-// processFolders returns where /proc file systems are mounted, other than at /proc.
-func processFolders() ([]string, error) {
+// kernelMounts returns where file systems of the kernel are mounted, other than those that this mount namespace gets anew, and the
+// control groups and drivers below /sys, from which programs learn their limits.
+func kernelMounts() ([]string, error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("reading mounts: %w", err)
@@ -75,18 +82,63 @@ func processFolders() ([]string, error) {
 		const at = 4 // the fifth field is the mount point, and the first after the hyphen the type
 		left, right, _ := strings.Cut(line, " - ")
 		fields := strings.Fields(left)
-		if len(fields) <= at || !strings.HasPrefix(right, "proc ") {
+		kind, _, _ := strings.Cut(right, " ")
+		if len(fields) <= at || !slices.Contains(ofTheKernel, kind) {
 			continue
 		}
 		path := escaped.ReplaceAllStringFunc(fields[at], func(code string) string {
 			n, _ := strconv.ParseUint(code[1:], 8, 8)
 			return string([]byte{byte(n)})
 		})
-		if path != "/proc" && !strings.HasPrefix(path, "/proc/") {
+		drivers := below(path, "/sys") && (kind == "sysfs" || strings.HasPrefix(kind, "cgroup"))
+		if !drivers && !below(path, "/proc") && !below(path, "/dev") {
 			all = append(all, path)
 		}
 	}
 	return all, nil
+}
+
+func below(path, folder string) bool { return path == folder || strings.HasPrefix(path, folder+"/") }
+
+// hide puts something empty over a folder or a file. What this user cannot reach stays: the program cannot reach it either.
+func hide(path string) error {
+	err := unix.Mount("none", path, "tmpfs", unix.MS_RDONLY, "size=4k")
+	if errors.Is(err, unix.ENOTDIR) {
+		err = unix.Mount("/dev/null", path, "", unix.MS_BIND, "")
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EACCES) {
+		return fmt.Errorf("hiding %s: %w", path, err)
+	}
+	return nil
+}
+
+// protectProc makes everything in /proc read-only by which root changes the whole machine without a capability, and hides what only
+// root may read, and the keys of the host. What shows a process stays as it is.
+func protectProc() error {
+	all, err := os.ReadDir("/proc")
+	if err != nil {
+		return fmt.Errorf("reading /proc: %w", err)
+	}
+	for _, entry := range all {
+		path := filepath.Join("/proc", entry.Name())
+		_, notProcess := strconv.Atoi(entry.Name())
+		info, err := entry.Info()
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", path, err)
+		}
+		const others, writable = 0o004, 0o222
+		switch mode := info.Mode(); {
+		case notProcess == nil || mode&os.ModeSymlink != 0:
+		case mode.IsRegular() && mode&others == 0 && mode&writable == 0, strings.HasPrefix(entry.Name(), "key"):
+			err = hide(path)
+		case mode.IsDir(), mode&writable != 0:
+			err = readOnly(path)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // readOnly makes a tree read-only, with all that is mounted in it.
@@ -103,31 +155,53 @@ func readOnly(path string) error {
 	return nil
 }
 
-// newDevices replaces /dev.
-func newDevices() error {
-	kept := map[string]int{}
+// newDevices replaces /dev, and makes the devices of all other folders useless.
+func newDevices(folder string) error {
+	type tree struct {
+		path string
+		fd   int
+	}
+	var trees []tree
+	paths := []string{}
 	for _, name := range devices {
-		fd, err := unix.OpenTree(unix.AT_FDCWD, "/dev/"+name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		paths = append(paths, filepath.Join("/dev", name))
+	}
+	if below(folder, sharedMemory) {
+		paths = append(paths, folder)
+	}
+	for _, path := range paths {
+		fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("keeping /dev/%s: %w", name, err)
+			return fmt.Errorf("keeping %s: %w", path, err)
 		}
-		kept[name] = fd
+		trees = append(trees, tree{path, fd})
+	}
+	// A device that a folder has elsewhere, such as one for a container, opens the same disk.
+	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NODEV}); err != nil {
+		return fmt.Errorf("forbidding devices (Linux 5.12 or newer is required): %w", err)
 	}
 	if err := unix.Mount("none", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755,size=64k"); err != nil {
 		return fmt.Errorf("replacing /dev: %w", err)
 	}
-	for name, fd := range kept {
-		path := filepath.Join("/dev", name)
-		err := os.WriteFile(path, nil, 0o600)
-		if name == "shm" {
-			err = errors.Join(os.Remove(path), os.Mkdir(path, 0o700))
+	if err := os.Mkdir(sharedMemory, 0o700); err != nil {
+		return fmt.Errorf("making %s: %w", sharedMemory, err)
+	}
+	if err := unix.Mount("none", sharedMemory, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
+		return fmt.Errorf("making %s: %w", sharedMemory, err)
+	}
+	for _, one := range trees {
+		var err error
+		if one.path == folder {
+			err = os.MkdirAll(one.path, 0o700)
+		} else {
+			err = os.WriteFile(one.path, nil, 0o600)
 		}
-		err = errors.Join(err, unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH), unix.Close(fd))
+		err = errors.Join(err, unix.MoveMount(one.fd, "", unix.AT_FDCWD, one.path, unix.MOVE_MOUNT_F_EMPTY_PATH), unix.Close(one.fd))
 		if err != nil {
-			return fmt.Errorf("keeping /dev/%s: %w", name, err)
+			return fmt.Errorf("keeping %s: %w", one.path, err)
 		}
 	}
 	if err := os.Mkdir("/dev/pts", 0o755); err != nil { //nolint:gosec // a folder of devices, as everywhere

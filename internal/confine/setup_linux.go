@@ -84,7 +84,7 @@ func prepare(o order) ([]int, error) {
 	if err := mapUser(o); err != nil {
 		return nil, err
 	}
-	if err := hideMachine(); err != nil {
+	if err := hideMachine(o.Folder); err != nil {
 		return nil, err
 	}
 	if err := startLoopback(); err != nil {
@@ -104,6 +104,11 @@ func prepare(o order) ([]int, error) {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("forbidding new privileges: %w", err)
 	}
+	// The kernel may start a program of the host for a crash, outside of all namespaces, and gives it the memory of the crashed one.
+	// It does not start it for this limit (core(5)); nobody can raise it again.
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1, Max: 1}); err != nil {
+		return nil, fmt.Errorf("forbidding core dumps: %w", err)
+	}
 	if err := scope(); err != nil {
 		return nil, err
 	}
@@ -114,8 +119,8 @@ func prepare(o order) ([]int, error) {
 	return fds, filterCalls(o.UnixSockets)
 }
 
-// harmless refuses standard input, output and error that lead out of the program's network, or into the file system of the
-// host's processes. A connected Unix stream socket leads to its other end only.
+// harmless refuses a standard input, output or error that leads out of the program's network, or into the file system of the
+// host's processes, or to a device. A connected Unix stream socket leads to its other end only.
 func harmless(fd int) error {
 	name := [...]string{"standard input", "standard output", "standard error"}[fd]
 	var stat unix.Stat_t
@@ -123,17 +128,28 @@ func harmless(fd int) error {
 		return fmt.Errorf("%s is not open: %w", name, err)
 	}
 	switch stat.Mode & unix.S_IFMT {
+	case unix.S_IFREG, unix.S_IFIFO:
+		return nil
+	case unix.S_IFCHR:
+		if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
+			return nil
+		}
+		for _, one := range devices {
+			var known unix.Stat_t
+			if err := unix.Stat("/dev/"+one, &known); err == nil && known.Rdev == stat.Rdev {
+				return nil
+			}
+		}
 	case unix.S_IFSOCK:
 		family, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 		kind, failed := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 		_, alone := unix.Getpeername(fd)
-		if err != nil || failed != nil || alone != nil || family != unix.AF_UNIX || kind != unix.SOCK_STREAM {
-			return fmt.Errorf("%s is a socket, by which the program could leave its network: use a file, a pipe or a terminal", name)
+		if err == nil && failed == nil && alone == nil && family == unix.AF_UNIX && kind == unix.SOCK_STREAM {
+			return nil
 		}
-	case unix.S_IFDIR:
-		return fmt.Errorf("%s is a folder: use a file, a pipe or a terminal", name)
+		return fmt.Errorf("%s is a socket, by which the program could leave its network: use a file, a pipe or a terminal", name)
 	}
-	return nil
+	return fmt.Errorf("%s is a folder, a device or something else by which the program could reach the host: use a file, a pipe or a terminal", name)
 }
 
 // mapUser makes the program's user and group look the same inside as outside. No other user exists inside.
