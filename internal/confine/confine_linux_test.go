@@ -2,6 +2,7 @@ package confine_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestPortsLeadToTheCaller(t *testing.T) {
@@ -60,6 +63,10 @@ func TestConfinedProgramHasNoPrivileges(t *testing.T) {
 			if own := u.shell(t, `grep '^`+first+`' /proc/self/status`); inside != own {
 				t.Errorf("the first process has %s, want %s", inside, own)
 			}
+		}
+		// The kernel starts no program of the host for a crash if the limit is one byte.
+		if got := strings.Fields(u.shell(t, `grep '^Max core file size' /proc/self/limits`)); len(got) < 6 || got[4] != "1" || got[5] != "1" {
+			t.Errorf("got %s, want a limit that no crash passes", got)
 		}
 	})
 }
@@ -201,26 +208,83 @@ func TestMachineThatCannotConfineIsRefused(t *testing.T) {
 	})
 }
 
-// Standard input and output must not be a way out either.
+// T12: standard input and output must not be a way out either.
 func TestStandardFilesThatLeadOutAreRefused(t *testing.T) {
 	dir := folder(t)
 	as(t, func(t *testing.T, u user) {
-		udp := file(t, syscall.AF_INET, syscall.SOCK_DGRAM)
-		local := file(t, syscall.AF_UNIX, syscall.SOCK_DGRAM)
 		open, err := os.Open(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = open.Close() })
-		for want, stdin := range map[string]*os.File{
-			"standard input is a socket": udp, "is a socket, by which": local, "standard input is a folder": open,
+		counter, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		event := os.NewFile(uintptr(counter), "event")
+		server := file(t, unix.AF_UNIX, unix.SOCK_STREAM)
+		if err := errors.Join(unix.Bind(int(server.Fd()), &unix.SockaddrUnix{Name: filepath.Join(folder(t), "s")}), unix.Listen(int(server.Fd()), 1)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = open.Close(), event.Close() })
+		for name, one := range map[string]struct {
+			stdin *os.File
+			want  string
+		}{
+			"UDP":            {file(t, unix.AF_INET, unix.SOCK_DGRAM), "standard input is a socket"},
+			"Unix datagrams": {file(t, unix.AF_UNIX, unix.SOCK_DGRAM), "is a socket, by which"},
+			"no peer":        {file(t, unix.AF_UNIX, unix.SOCK_STREAM), "is a socket, by which"},
+			"server":         {server, "is a socket, by which"},
+			"folder":         {open, "standard input is a folder, a device or something else"},
+			"event":          {event, "standard input is a folder, a device or something else"},
 		} {
 			cmd := u.box(t, "{}", "true")
-			cmd.Stdin = stdin
+			cmd.Stdin = one.stdin
 			out, _ := cmd.CombinedOutput()
-			if cmd.ProcessState.ExitCode() != 99 || !strings.Contains(string(out), want) {
-				t.Errorf("got %d and %s, want %s", cmd.ProcessState.ExitCode(), out, want)
+			if cmd.ProcessState.ExitCode() != 99 || !strings.Contains(string(out), one.want) {
+				t.Errorf("%s: got %d and %s, want %s", name, cmd.ProcessState.ExitCode(), out, one.want)
 			}
+		}
+	})
+}
+
+// T12: signals and priorities reach the program's own processes only, and cannot end the first one.
+func TestSignalsOfTheProgramStayInside(t *testing.T) {
+	as(t, func(t *testing.T, u user) {
+		outside := stranger(t, u)
+		before, err := unix.Getpriority(unix.PRIO_PROCESS, outside)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := u.box(t, "{}", "sh", "-c", `renice -n 5 -u $(id -u) >/dev/null; kill -KILL 1; kill -STOP 1; kill -KILL -1; exit 7`)
+		if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 7 {
+			t.Errorf("got %d and %s, want the program's own exit code", cmd.ProcessState.ExitCode(), out)
+		}
+		if err := unix.Kill(outside, 0); err != nil {
+			t.Errorf("a process of the same user: %v", err)
+		}
+		if after, err := unix.Getpriority(unix.PRIO_PROCESS, outside); err != nil || after != before {
+			t.Errorf("got the priority %d of another process, %v, want %d", after, err, before)
+		}
+	})
+}
+
+// The program sees the folder that its caller made for it in shared memory.
+func TestFolderOfTheCallerIsKept(t *testing.T) {
+	as(t, func(t *testing.T, u user) {
+		dir, err := os.MkdirTemp("/dev/shm", "brevet-test-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		if err := errors.Join(os.Chmod(dir, 0o777), os.WriteFile(filepath.Join(dir, "ca.pem"), []byte("of the caller"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		out, err := u.box(t, fmt.Sprintf(`{"Folder": %q}`, dir), "sh", "-ec", "cat "+dir+"/ca.pem; echo; ls /dev/shm; echo x >"+dir+"/made").CombinedOutput()
+		if want := "of the caller\n" + filepath.Base(dir) + "\n"; err != nil || string(out) != want {
+			t.Errorf("got %q, %v, want %q", out, err, want)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "made")); err != nil {
+			t.Error(err)
 		}
 	})
 }

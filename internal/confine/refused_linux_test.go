@@ -3,12 +3,14 @@ package confine_test
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -49,7 +51,7 @@ const (
 	unwritable = "read-only file system|permission denied|no such file"
 )
 
-// attempts is everything that a confined program may not do.
+// attempts are the ways out that each need an explanation of their own; everyAttempt has the others.
 var attempts = []attempt{
 	{"TCP_to_another_machine", dial("tcp", elsewhere+":443"), unreachable, false},
 	{"TCP_over_IPv6", dial("tcp6", "["+elsewhere6+"]:443"), unreachable, false},
@@ -91,7 +93,6 @@ var attempts = []attempt{
 	{"Bluetooth", socket(unix.AF_BLUETOOTH, unix.SOCK_RAW, 0), noFamily, false},
 	{"other_netlink", socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_KOBJECT_UEVENT), denied, true},
 	{"io_uring", ioUring, "function not implemented", false},
-	{"system_calls_of_32_bits", thirtyTwoBits, "function not implemented", false},
 	{"new_interface", func() error { return run("ip", "link", "add", "x", "type", "dummy") }, "exit status 2", false},
 	{"new_route", func() error { return run("ip", "route", "add", "default", "dev", "lo") }, "exit status 2", false},
 	{"tunnel_device", open("/dev/net/tun"), noFile, false},
@@ -144,7 +145,7 @@ var attempts = []attempt{
 
 // try runs one attempt, and prints what came of it.
 func try(name string) int {
-	for _, a := range attempts {
+	for _, a := range slices.Concat(everyAttempt(), byMount, byInput) {
 		if a.name != name {
 			continue
 		}
@@ -279,15 +280,6 @@ func ioUring() error {
 		return errno
 	}
 	return unix.Close(int(fd))
-}
-
-// thirtyTwoBits makes a system call by the calling convention x32, or a number that arm64 does not have.
-func thirtyTwoBits() error {
-	const x32 = 0x40000000
-	if _, _, errno := unix.RawSyscall(x32+unix.SYS_SOCKET, unix.AF_UNIX, unix.SOCK_STREAM, 0); errno != 0 {
-		return errno
-	}
-	return nil
 }
 
 func open(path string) func() error {
@@ -448,7 +440,9 @@ func newSurroundings(t *testing.T, name string) *surroundings {
 	dir, abstract := folder(t), fmt.Sprintf("brevet-test-%d-%s", os.Getpid(), name)
 	path, datagrams := filepath.Join(dir, "s"), filepath.Join(dir, "d")
 	tcp, tcp6 := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp6", "[::1]:0")
+	packets := filepath.Join(dir, "p")
 	listen(t, "unix", path)
+	listen(t, "unixpacket", packets)
 	listen(t, "unix", "@"+abstract)
 	udp, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
 	if err != nil {
@@ -479,28 +473,90 @@ func newSurroundings(t *testing.T, name string) *surroundings {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := 0x62720000 + os.Getpid()%0xffff
-	if name == "nobody" {
-		key += 0x10000
-	}
+	key := 0x62000000 | int(crc32.ChecksumIEEE([]byte(abstract))&0xffffff)
 	id, err := unix.SysvShmGet(key, 4096, unix.IPC_CREAT|0o666)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{path, datagrams} {
+	for _, call := range []uintptr{unix.SYS_MSGGET, unix.SYS_SEMGET} {
+		remove := ofTheHost(t, call, key)
+		t.Cleanup(remove)
+	}
+	queue, shared := strings.TrimPrefix(abstract, "/"), filepath.Join("/dev/shm", abstract)
+	text := append([]byte(queue), 0)
+	fd, _, errno := unix.Syscall6(unix.SYS_MQ_OPEN, uintptr(unsafe.Pointer(&text[0])), unix.O_RDWR|unix.O_CREAT, 0o666, 0, 0, 0)
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	if err := errors.Join(unix.Fchmod(int(fd), 0o666), unix.Close(int(fd)), os.Mkdir(shared, 0o755), os.WriteFile(filepath.Join(shared, "token"), nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{path, datagrams, packets} {
 		if err := os.Chmod(file, 0o777); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Cleanup(func() {
 		_, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil)
+		_, _, _ = unix.Syscall(unix.SYS_MQ_UNLINK, uintptr(unsafe.Pointer(&text[0])), 0, 0)
+		_ = os.RemoveAll(shared)
 		_, _, _, _, _ = udp.Close(), bound.Close(), conn.Close(), socket.Close(), opened.Close()
 	})
 	return &surroundings{files: []*os.File{opened, socket}, environ: []string{
 		"HOST_TCP=" + tcp.Addr().String(), "HOST_TCP6=" + tcp6.Addr().String(), "HOST_UDP=" + udp.LocalAddr().String(),
-		"ABSTRACT_SOCKET=" + abstract, "PATH_SOCKET=" + path, "PATH_DATAGRAMS=" + datagrams, "HOST_FILE=" + opened.Name(), "HOST_CONN=socket:",
-		"SEGMENT=" + strconv.Itoa(key), "DISK=" + disk(),
+		"ABSTRACT_SOCKET=" + abstract, "PATH_SOCKET=" + path, "PATH_DATAGRAMS=" + datagrams, "PATH_PACKETS=" + packets, "HOST_FILE=" + opened.Name(), "HOST_CONN=socket:",
+		"SEGMENT=" + strconv.Itoa(key), "DISK=" + disk(), "QUEUE=" + queue, "HOST_SHM=" + filepath.Join(shared, "token"), "HOST_FOLDER=" + shared,
+		"HOST_TERMINAL=" + terminal(t), "HOST_ADDRESS=" + listen(t, "tcp", net.JoinHostPort(ownAddress(t), "0")).Addr().String(),
 	}}
+}
+
+// ofTheHost makes a queue or a semaphore of System V.
+func ofTheHost(t *testing.T, call uintptr, key int) (remove func()) {
+	t.Helper()
+	const create = unix.IPC_CREAT | 0o666
+	args, control := [2]uintptr{create, 0}, uintptr(unix.SYS_MSGCTL)
+	if call == unix.SYS_SEMGET {
+		args, control = [2]uintptr{1, create}, unix.SYS_SEMCTL
+	}
+	id, _, errno := unix.Syscall(call, uintptr(key), args[0], args[1])
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	if call == unix.SYS_SEMGET {
+		return func() { _, _, _ = unix.Syscall(control, id, 0, unix.IPC_RMID) }
+	}
+	return func() { _, _, _ = unix.Syscall(control, id, unix.IPC_RMID, 0) }
+}
+
+// terminal returns a terminal of the host that every user may open.
+func terminal(t *testing.T) string {
+	t.Helper()
+	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = keyboard.Close() })
+	n, err := unix.IoctlGetInt(int(keyboard.Fd()), unix.TIOCGPTN)
+	path := fmt.Sprintf("/dev/pts/%d", n)
+	if err := errors.Join(err, unix.IoctlSetPointerInt(int(keyboard.Fd()), unix.TIOCSPTLCK, 0), os.Chmod(path, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// ownAddress returns an address of this machine that is not of its loopback interface, if it has one.
+func ownAddress(t *testing.T) string {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range all {
+		if at, ok := one.(*net.IPNet); ok && at.IP.To4() != nil && at.IP.IsGlobalUnicast() {
+			return at.IP.String()
+		}
+	}
+	return "127.0.0.1"
 }
 
 // disk returns the name of a disk of this machine, if it has one.
@@ -514,28 +570,86 @@ func disk() string {
 	return "none"
 }
 
-// A confined program tries every way out of its network, and into the gateway, as root and as an ordinary user. Each attempt that
-// a program can make on every machine is made by one that is not confined too, and works.
+// T12: a confined program tries every way out of its network, and into the gateway, as root and as an ordinary user. Each attempt
+// that a program can make on every machine is made by one that is not confined too, and works.
 func TestConfinedProgramIsRefused(t *testing.T) {
 	as(t, func(t *testing.T, u user) {
 		around := newSurroundings(t, u.name)
-		for _, a := range attempts {
-			t.Run(a.name, func(t *testing.T) {
-				cmd := u.box(t, "{}", self, "try", a.name)
+		for _, a := range everyAttempt() {
+			a.check(t, u, func(line ...string) *exec.Cmd {
+				cmd := u.command(t, line...)
 				cmd.Env, cmd.ExtraFiles = append(cmd.Env, around.environ...), around.files
-				out, err := cmd.CombinedOutput()
-				if got := strings.TrimSpace(string(out)); err != nil || !regexp.MustCompile(`^refused: .*(`+a.want+`)`).MatchString(got) {
-					t.Errorf("got %s, %v, want it refused: %s", got, err, a.want)
-				}
-				if !a.open {
-					return
-				}
-				cmd = u.command(t, self, "try", a.name)
-				cmd.Env, cmd.ExtraFiles = append(append(cmd.Env, around.environ...), fmt.Sprintf("GATEWAY=%d", stranger(t, u))), around.files
-				if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "reached" {
-					t.Errorf("got %s, %v of a program that is not confined: this test sees nothing", out, err)
-				}
+				return cmd
 			})
+		}
+	})
+}
+
+// T12: a file system of the kernel may be mounted twice, and a folder may have devices.
+func TestKernelIsHiddenAtOtherPathsToo(t *testing.T) {
+	as(t, func(t *testing.T, u user) {
+		dir := folder(t)
+		root, file, device := filepath.Join(dir, "root"), filepath.Join(dir, "file"), filepath.Join(dir, "device")
+		if err := errors.Join(os.Mkdir(root, 0o755), os.WriteFile(file, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		prefix := []string{"unshare", "-Urm", "--propagation", "private", "sh", "-ec", `mount --rbind / "$OTHER_ROOT"; mount --bind /proc/version "$KERNEL_FILE"; exec "$@"`, "sh"}
+		switch {
+		case os.Getuid() != 0:
+			device = filepath.Join(root, "dev/null") // only root makes others
+		case errors.Join(unix.Mknod(device, unix.S_IFCHR, int(unix.Mkdev(1, 3))), os.Chmod(device, 0o666)) != nil:
+			t.Fatal("no device")
+		default:
+			prefix[1] = "-m"
+		}
+		if u.credential != nil {
+			prefix = append(prefix, "setpriv", "--reuid", fmt.Sprint(nobody), "--regid", fmt.Sprint(nobody), "--clear-groups")
+		}
+		for _, a := range byMount {
+			a.check(t, u, func(line ...string) *exec.Cmd {
+				cmd := user{name: u.name}.command(t, append(prefix[:len(prefix):len(prefix)], line...)...)
+				cmd.Env = append(cmd.Env, "OTHER_ROOT="+root, "KERNEL_FILE="+file, "DEVICE="+device)
+				return cmd
+			})
+		}
+	})
+}
+
+// T12: standard input may be a Unix stream socket, which leads to its peer and no further.
+func TestPeerOfStandardInputIsRefused(t *testing.T) {
+	as(t, func(t *testing.T, u user) {
+		around := newSurroundings(t, u.name+"-input")
+		for _, a := range byInput {
+			a.check(t, u, func(line ...string) *exec.Cmd {
+				fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
+				t.Cleanup(func() { _, _ = ours.Close(), theirs.Close() })
+				cmd := u.command(t, line...)
+				cmd.Env, cmd.Stdin = append(cmd.Env, around.environ...), theirs
+				return cmd
+			})
+		}
+	})
+}
+
+// check makes an attempt confined, which must be refused, and unless it is only refused then, in the open.
+func (a attempt) check(t *testing.T, u user, command func(line ...string) *exec.Cmd) {
+	t.Helper()
+	t.Run(a.name, func(t *testing.T) {
+		out, err := command(self, "launch", "{}", self, "try", a.name).CombinedOutput()
+		if got := strings.TrimSpace(string(out)); err != nil || !regexp.MustCompile(`^refused: .*(`+a.want+`)`).MatchString(got) {
+			t.Errorf("got %s, %v, want it refused: %s", got, err, a.want)
+		}
+		if !a.open {
+			return
+		}
+		cmd := command(self, "try", a.name)
+		cmd.Env = append(cmd.Env, fmt.Sprintf("GATEWAY=%d", stranger(t, u)))
+		if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "reached" {
+			t.Errorf("got %s, %v of a program that is not confined: this test sees nothing", out, err)
 		}
 	})
 }

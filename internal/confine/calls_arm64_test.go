@@ -1,0 +1,4 @@
+package confine_test
+
+// callsOfTheProcessor are attempts that only this processor has.
+var callsOfTheProcessor []attempt
