@@ -8,5 +8,5 @@ folder=$1
 shift
 # shellcheck disable=SC2086 # words
 exec ${PODMAN:-podman} run --rm --network none --cap-drop all --security-opt no-new-privileges ${OPTIONS:-} \
-  -v "${BREVET:-$(command -v brevet)}":/run/brevet/bin:ro -v "$folder":/run/brevet/gateway \
+  -v "${BREVET:-$(command -v brevet)}":/run/brevet/bin:ro -v "$folder":/run/brevet/gateway:ro \
   "$IMAGE" /run/brevet/bin egress connect --socket /run/brevet/gateway/egress.sock -- "$@"

@@ -24,7 +24,7 @@ jq --argjson words "$words" --arg brevet "${BREVET:-$(command -v brevet)}" --arg
       {destination: "/etc/alternatives", type: "none", source: "/etc/alternatives", options: ["rbind", "ro"]},
       {destination: "/tmp", type: "tmpfs", source: "tmpfs", options: ["nosuid", "nodev"]},
       {destination: "/run/brevet/bin", type: "none", source: $brevet, options: ["bind", "ro"]},
-      {destination: "/run/brevet/gateway", type: "none", source: $folder, options: ["bind"]}
+      {destination: "/run/brevet/gateway", type: "none", source: $folder, options: ["bind", "ro"]}
     ]' "$bundle/config.json" >"$bundle/new.json"
 mv "$bundle/new.json" "$bundle/config.json"
 runc run --bundle "$bundle" "brevet-$$"

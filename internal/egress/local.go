@@ -24,9 +24,6 @@ const (
 	databaseSocket = ".s.PGSQL.5432" // where libpq looks for it
 )
 
-// publicFile is the mode of a file that every user may read, such as the certificate of an authority.
-const publicFile = 0o644
-
 // Local are the listeners of a gateway for programs of one sandbox on this machine.
 type Local struct {
 	Endpoint
@@ -76,11 +73,7 @@ func (g *Gateway) WriteCA(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("creating the gateway's folder: %w", err)
 	}
-	err := secret.WriteFile(path, string(g.CA()))
-	if err == nil {
-		err = os.Chmod(path, publicFile)
-	}
-	if err != nil {
+	if err := secret.WritePublicFile(path, string(g.CA())); err != nil {
 		return fmt.Errorf("writing the certificate of the gateway's authority: %w", err)
 	}
 	return nil

@@ -230,21 +230,28 @@ type Access struct {
 	Owner, Group int
 }
 
-// ListenFor is Listen for a socket that others may connect to. No other user may be able to write to its folder: they could put a
-// link in place of the socket, whose target would then be theirs.
+// ListenFor is Listen for a socket that others may connect to. No other user may be able to write to its folder or to replace it: they
+// could put a link in place of the socket, whose target would then be theirs. Whoever uses the socket may be able to write to the folder
+// all the same, as root of a container is, so ListenFor follows no link.
 func ListenFor(path string, access Access) (net.Listener, error) {
-	if access.Owned || access.Mode&0o077 != 0 {
-		dir, err := filepath.Abs(filepath.Dir(path))
-		if err != nil {
-			return nil, err
-		}
-		info, err := os.Lstat(dir)
-		if err != nil {
-			return nil, err
-		}
-		if !Trusted(info) {
-			return nil, fmt.Errorf("other users can change %s: use a folder of your own for a socket of others", dir)
-		}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return nil, err
+	}
+	safe, err := trustedThroughLinks(path)
+	if err != nil {
+		return nil, err
+	}
+	if !safe || !Trusted(info) {
+		return nil, fmt.Errorf("other users can change %s: use a folder of your own for a socket of others", filepath.Dir(path))
 	}
 	l, err := Listen(path)
 	if err != nil {
@@ -254,7 +261,7 @@ func ListenFor(path string, access Access) (net.Listener, error) {
 		err = os.Lchown(path, access.Owner, access.Group)
 	}
 	if err == nil && access.Mode != 0 {
-		err = os.Chmod(path, access.Mode)
+		err = changeMode(path, access.Mode)
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.Close())

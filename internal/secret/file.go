@@ -29,13 +29,18 @@ func ReadFile(path string) (string, error) {
 
 // WriteFile writes a file that only its owner may read. A concurrent reader sees either the whole old text or the whole new
 // text. If path was a link or a file that others may read, the new file takes its place.
-func WriteFile(path, text string) error {
+func WriteFile(path, text string) error { return writeFile(path, text, 0o600) }
+
+// WritePublicFile is WriteFile for a file that every user may read. It follows no link either.
+func WritePublicFile(path, text string) error { return writeFile(path, text, 0o644) }
+
+func writeFile(path, text string, mode os.FileMode) error {
 	fresh, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
 	if err != nil {
 		return err
 	}
 	_, err = fresh.WriteString(text)
-	if err = errors.Join(err, fresh.Close()); err == nil {
+	if err = errors.Join(err, fresh.Chmod(mode), fresh.Close()); err == nil {
 		err = os.Rename(fresh.Name(), path)
 	}
 	if err != nil {

@@ -1,0 +1,4 @@
+package private
+
+// ChangeMode is for tests.
+var ChangeMode = changeMode
