@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bufio"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -16,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/brevet-dev/brevet/internal/ratelimit"
 )
 
 // maxTarget is the greatest length of a host name with a port.
@@ -36,6 +39,9 @@ func (g *Gateway) enter(who Caller) http.HandlerFunc {
 		case err != nil:
 			g.cfg.Log.WarnContext(r.Context(), "egress caller not identified", "error", err)
 			refuse(w, &refusal{code: codeCaller})
+		case !belongs(r, sandbox):
+			w.Header().Set("Connection", "close")
+			refuse(w, &refusal{code: codeTooMany, after: time.Second})
 		case r.Method == http.MethodConnect:
 			g.connect(w, r, sandbox, func() (*Sandbox, error) { return who(r) })
 
@@ -59,6 +65,78 @@ func (g *Gateway) enter(who Caller) http.HandlerFunc {
 			g.pass(w, r, sandbox, target)
 		}
 	}
+}
+
+// shares are the connections of a listener. Each sandbox may have a fair share of them, and so may each address of the connections that
+// have not made a call yet. So no sandbox and no stranger keeps the others out.
+type shares struct {
+	sandboxes, strangers *ratelimit.FairSemaphore
+	visits               sync.Map // from net.Conn to *visit
+}
+
+func newShares() *shares {
+	return &shares{sandboxes: ratelimit.NewFairSemaphore(maxConns, maxConns), strangers: ratelimit.NewFairSemaphore(maxConns, maxConns)}
+}
+
+// visit is one connection. http.Server passes it to no two calls at once, but may close it at any time.
+type visit struct {
+	of      *shares
+	mu      sync.Mutex
+	sandbox *Sandbox // whose the connection is, after its first call
+	leave   func()   // nil if it is closed
+}
+
+type visitKey struct{}
+
+// accept takes a place for a new connection, or closes it.
+func (s *shares) accept(ctx context.Context, conn net.Conn) context.Context {
+	address, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // of a Unix socket: empty
+	leave, err := s.strangers.Enter(address, "")
+	if err != nil {
+		_ = conn.Close()
+	}
+	v := &visit{of: s, leave: leave}
+	s.visits.Store(conn, v)
+	return context.WithValue(ctx, visitKey{}, v)
+}
+
+// changed leaves the place of a connection that has ended. Tunnels and WebSockets count against a sandbox's own limits.
+func (s *shares) changed(conn net.Conn, state http.ConnState) {
+	if state != http.StateHijacked && state != http.StateClosed {
+		return
+	}
+	if v, ok := s.visits.LoadAndDelete(conn); ok {
+		v.(*visit).end() //nolint:forcetypeassert // it holds nothing else
+	}
+}
+
+func (v *visit) end() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.leave != nil {
+		v.leave()
+		v.leave = nil
+	}
+}
+
+// belongs counts the connection of a call as one of the sandbox. It returns false if the sandbox has too many.
+func belongs(r *http.Request, sandbox *Sandbox) bool {
+	v, ok := r.Context().Value(visitKey{}).(*visit)
+	if !ok {
+		return false
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.leave == nil || v.sandbox == sandbox {
+		return v.leave != nil
+	}
+	leave, err := v.of.sandboxes.Enter(sandbox.cfg.ID, "")
+	if err != nil {
+		return false
+	}
+	v.leave()
+	v.sandbox, v.leave = sandbox, leave
+	return true
 }
 
 // connect opens a tunnel that ends at the gateway itself. The gateway connects to no host until a call comes through the

@@ -10,6 +10,9 @@ import (
 // MaxTunnels is how many tunnels a sandbox may have open.
 const MaxTunnels = maxTunnels
 
+// MaxConns is how many connections a listener may have open of sandboxes.
+const MaxConns = maxConns
+
 // Masked returns a reader of a body with the secrets masked.
 func Masked(body io.Reader, secrets ...string) io.Reader {
 	var texts []secret.Text

@@ -22,7 +22,6 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/safehttp"
@@ -39,7 +38,7 @@ const (
 	// maxTunnels is how many tunnels a sandbox may have open at once, and maxCalls how many calls it may have in progress.
 	maxTunnels = 500
 	maxCalls   = 1000
-	// maxConns is how many connections a listener may have open before it knows whose they are.
+	// maxConns is how many connections a listener may have open of those that have made a call, and of the others.
 	maxConns = 4096
 	// handshakeWithin bounds the TLS handshake with a host.
 	handshakeWithin = 10 * time.Second
@@ -123,20 +122,8 @@ func (g *Gateway) Serve(ctx context.Context, listener net.Listener, who Caller) 
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	server.Protocols = &protocols
-	// Close connections beyond maxConns. This is a ConnState hook and not a listener, because http.Server looks for TLS in the type
-	// of the connections that a listener accepts.
-	var open atomic.Int64
-	server.ConnState = func(conn net.Conn, state http.ConnState) {
-		switch state {
-		case http.StateNew:
-			if open.Add(1) > maxConns {
-				_ = conn.Close()
-			}
-		case http.StateHijacked, http.StateClosed: // tunnels and WebSockets count against a sandbox's own limits
-			open.Add(-1)
-		case http.StateActive, http.StateIdle:
-		}
-	}
+	shares := newShares()
+	server.ConnContext, server.ConnState = shares.accept, shares.changed
 	g.mu.Lock()
 	g.entrances = append(g.entrances, server)
 	g.mu.Unlock()

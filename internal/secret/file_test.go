@@ -30,7 +30,7 @@ func TestPublicFileFollowsNoLink(t *testing.T) {
 			}
 		}
 	}()
-	const often = 2000
+	const often = 1000
 	for range often {
 		if err := secret.WritePublicFile(path, "public"); err != nil {
 			t.Error(err)

@@ -35,6 +35,7 @@ var Claims = []Claim{
 	{"T9", "An agent loops."},
 	{"T10", "Somebody steals logs, traces or core dumps."},
 	{"T11", "A neighbour is loud: it tries to use up queues, the record, disk or the console."},
+	{"T12", "A sandbox reaches around its gateway, into it, or to the sandbox beside it."},
 	{"C1", "The fault comes before the intent is committed."},
 	{"C2", "The answer to that commit is lost."},
 	{"C3", "Vault's answer with the short-lived token is lost."},

@@ -1,6 +1,6 @@
 package mutants
 
-// threats break what stops T1 to T11.
+// threats break what stops T1 to T12.
 var threats = []Mutant{
 	{
 		Claim: "T1", Breaks: "permits what no policy mentions",
@@ -174,5 +174,53 @@ var threats = []Mutant{
 		Old:     "turn = 1 - turn\n\t}\n",
 		New:     "turn = urgently\n\t}\n",
 		Package: "internal/ledger", Test: "^TestUrgentEntriesLeaveTurns$",
+	},
+	{
+		Claim: "T12", Breaks: "lets a confined program open Unix sockets",
+		File: "internal/confine/filter_linux.go",
+		Old:  "local, datagrams := deny(unix.EACCES), deny(unix.EACCES)", New: "local, datagrams := uint32(allow), deny(unix.EACCES)",
+		Package: "internal/confine", Test: "^TestConfinedProgramIsRefused$",
+	},
+	{
+		Claim: "T12", Breaks: "leaves the devices of other folders usable",
+		File: "internal/confine/mounts_linux.go",
+		Old:  "Attr_set: unix.MOUNT_ATTR_NODEV", New: "Attr_set: unix.MOUNT_ATTR_NOSUID",
+		Package: "internal/confine", Test: "^TestKernelIsHiddenAtOtherPathsToo$",
+	},
+	{
+		Claim: "T12", Breaks: "leaves a second /proc visible",
+		File: "internal/confine/mounts_linux.go",
+		Old:  "\t\"proc\", \"sysfs\",", New: "\t\"sysfs\",",
+		Package: "internal/confine", Test: "^TestKernelIsHiddenAtOtherPathsToo$",
+	},
+	{
+		Claim: "T12", Breaks: "lets a crash start a program of the host",
+		File: "internal/confine/setup_linux.go",
+		Old:  "&unix.Rlimit{Cur: 1, Max: 1}", New: "&unix.Rlimit{Cur: 0, Max: unix.RLIM_INFINITY}",
+		Package: "internal/confine", Test: "^TestConfinedProgramHasNoPrivileges$",
+	},
+	{
+		Claim: "T12", Breaks: "passes any descriptor on as standard input",
+		File: "internal/confine/setup_linux.go",
+		Old:  "for fd := range control {", New: "for fd := range 0 {",
+		Package: "internal/confine", Test: "^TestStandardFilesThatLeadOutAreRefused$",
+	},
+	{
+		Claim: "T12", Breaks: "changes the mode of a file that a sandbox links to",
+		File: "internal/secret/file.go",
+		Old:  "err = os.Rename(fresh.Name(), path)", New: "err = errors.Join(os.Rename(fresh.Name(), path), os.Chmod(path, mode))",
+		Package: "internal/secret", Test: "^TestPublicFileFollowsNoLink$",
+	},
+	{
+		Claim: "T12", Breaks: "opens a socket in a folder that others can replace",
+		File: "internal/private/private.go",
+		Old:  "if !safe || !Trusted(info) {", New: "if !Trusted(info) {",
+		Package: "internal/private", Test: "^TestSocketInAFolderOfOthersIsRefused$",
+	},
+	{
+		Claim: "T12", Breaks: "lets one sandbox take all connections of a listener",
+		File: "internal/egress/entrance.go",
+		Old:  "if v.leave == nil || v.sandbox == sandbox {", New: "if v.leave != nil || v.sandbox == sandbox {",
+		Package: "internal/egress", Test: "^TestConnectionsAreSharedFairly$",
 	},
 }

@@ -59,7 +59,7 @@ var arrows = map[string][]string{
 	"resourceserver":              {"internal/dpop", "internal/jws", "internal/refusal", "internal/token"},
 	"internal/safehttp":           {"internal/secret"},
 	"internal/github":             {"internal/safetext", "internal/secret"},
-	"internal/egress":             {"client", "internal/private", "internal/safehttp", "internal/safetext", "internal/secret", "openapi", "scopes", "scopes/egressrule"},
+	"internal/egress":             {"client", "internal/private", "internal/ratelimit", "internal/safehttp", "internal/safetext", "internal/secret", "openapi", "scopes", "scopes/egressrule"},
 	"internal/notify/webhook":     {"broker", "internal/safehttp", "internal/secret", "internal/wait"},
 	"internal/notify/witness":     {"internal/audit", "internal/safehttp", "internal/secret", "internal/wait"},
 	"internal/testkit":            {"attest", "broker", "broker/approval", "client", "internal/audit", "internal/clientip", "internal/console", "internal/devstack", "internal/github", "internal/httpapi", "internal/ledger", "internal/ledger/snapshot", "internal/mint", "internal/passkey", "internal/people", "internal/safehttp", "internal/secret", "internal/testkit/githubapi", "migrations", "scopes"},
