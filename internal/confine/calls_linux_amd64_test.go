@@ -78,14 +78,14 @@ func changedByTracer() error {
 		return err
 	}
 	if err := step(); err != nil {
-		return fmt.Errorf("waiting for a call: %v", err)
+		return fmt.Errorf("waiting for a call: %w", err)
 	}
 	regs.Orig_rax, regs.Rdi, regs.Rsi, regs.Rdx = unix.SYS_SOCKET, unix.AF_UNIX, unix.SOCK_STREAM, 0
 	if err := syscall.PtraceSetRegs(pid, &regs); err != nil {
-		return fmt.Errorf("changing the call: %v", err)
+		return fmt.Errorf("changing the call: %w", err)
 	}
 	if err := step(); err != nil {
-		return fmt.Errorf("waiting for its end: %v", err)
+		return fmt.Errorf("waiting for its end: %w", err)
 	}
 	if result := int64(regs.Rax); result < 0 {
 		return syscall.Errno(-result)

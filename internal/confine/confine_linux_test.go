@@ -271,7 +271,7 @@ func TestSignalsOfTheProgramStayInside(t *testing.T) {
 // The program sees the folder that its caller made for it in shared memory.
 func TestFolderOfTheCallerIsKept(t *testing.T) {
 	as(t, func(t *testing.T, u user) {
-		dir, err := os.MkdirTemp("/dev/shm", "brevet-test-")
+		dir, err := os.MkdirTemp("/dev/shm", "brevet-test-") //nolint:usetesting // in shared memory
 		if err != nil {
 			t.Fatal(err)
 		}
