@@ -32,12 +32,13 @@ func TestGitHubGuideRuns(t *testing.T) {
 	// "brevet dev" runs until the shell ends, because the next block is for another terminal. The user's home has a Vault that is built.
 	origin := strings.Replace(hub.URL(), "127.0.0.1", "localhost", 1)
 	host := strings.TrimPrefix(origin, "https://")
+	reach := "--host-ca " + hub.CAFile() + " --allow-private 127.0.0.1/32 -- env NO_PROXY= no_proxy="
 	replace := strings.NewReplacer(
 		"https://api.github.com", origin, "https://github.com", origin,
 		"[api.github.com]", "['"+host+"']", "[github.com]", "['"+host+"']",
 		"Iv23liExample", hub.App().ClientID,
 		"--for gh ", "--for gh="+host+" ",
-		"exec --egress --", "exec --egress --host-ca "+hub.CAFile()+" --allow-private 127.0.0.1/32 -- env NO_PROXY= no_proxy=",
+		"exec --egress --confine --", "exec --egress --confine "+reach, "exec --egress --", "exec --egress "+reach,
 	)
 	var b strings.Builder
 	b.WriteString("trap 'echo \"failed: $BASH_COMMAND\" >&2' ERR\n")
@@ -63,8 +64,8 @@ func TestGitHubGuideRuns(t *testing.T) {
 	bin := buildBrevet(t)
 	out := runShell(t, startWithin+documentWithin, b.String(), home, folder, append(clean(home, bin+":"+os.Getenv("PATH")),
 		"SSL_CERT_FILE="+hub.CAFile(), "CURL_CA_BUNDLE="+hub.CAFile(), "GIT_SSL_CAINFO="+hub.CAFile(), "GIT_TERMINAL_PROMPT=0"))
-	if got := strings.Count(out, "The build is flaky"); got != 3 {
-		t.Errorf("curl, gh and curl through the gateway printed the issue %d times:\n%s", got, last(out, 3000))
+	if got := strings.Count(out, "The build is flaky"); got != 4 {
+		t.Errorf("curl, gh, curl through the gateway and curl in the box printed the issue %d times:\n%s", got, last(out, 3000))
 	}
 	for _, clone := range []string{"by-token", "by-gateway"} {
 		if _, err := os.Stat(filepath.Join(folder, clone, ".git", "HEAD")); err != nil {
