@@ -53,6 +53,7 @@ check: ## Lint; check that generated code and module files are current
 	$(TOOL) golangci-lint run ./...
 	$(GO) mod tidy -diff
 	cd internal/devstack/vaultd && $(GO) mod tidy -diff
+	cd tests/integrations/gvisor && $(GO) mod tidy -diff
 	./openapi/generate.sh --check
 	GOOS=darwin $(GO) vet ./...
 	$(GO) fix -diff ./...
@@ -154,7 +155,7 @@ egress: ready ## Try to get around the egress gateway; run common tools through 
 	{ $(GO) test -json -count=1 -timeout 20m ./internal/egress ./internal/confine; $(GO) test -json -count=1 -timeout 20m -run TestEgress ./cmd/brevet; } | awk -f tools/count.awk
 
 .PHONY: integrations
-integrations: ready ## Use GitHub, clouds and model APIs with their official clients, against strict doubles (three minutes)
+integrations: ready ## Use GitHub, clouds and model APIs with their official clients and in sandboxes, against strict doubles (the first run builds gVisor; minutes)
 	$(GO) test -json -count=1 -timeout 20m ./tests/integrations | awk -f tools/count.awk
 
 .PHONY: e2e

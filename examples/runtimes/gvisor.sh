@@ -2,10 +2,8 @@
 # Runs a program in gVisor, without a network, behind a gateway: gvisor.sh FOLDER PROGRAM [ARGUMENT...]
 #
 # FOLDER is that of a running gateway's socket: brevet egress --task TASK --listen none --socket FOLDER/egress.sock
-# gVisor opens the socket for the sandbox, which nothing else in the host's file system allows. The sandbox sees the host's files;
-# its changes are lost.
+# With --host-uds=open, gVisor opens each Unix socket of the host that the sandbox sees. So the container sees only FOLDER and /usr:
+# "runsc do" would show it the whole host, with the sockets of the Workload API and of Docker. It needs root, jq and runsc.
 set -eu
-folder=$1
-shift
-exec "${RUNSC:-runsc}" --network=none --host-uds=open do -- \
-  "${BREVET:-$(command -v brevet)}" egress connect --socket "$folder/egress.sock" -- "$@"
+export RUNTIME="${RUNSC:-runsc} --network=none --host-uds=open"
+exec "$(dirname "$0")/runc.sh" "$@"

@@ -2,16 +2,19 @@
 # Runs a program in runc, without a network, behind a gateway: runc.sh FOLDER PROGRAM [ARGUMENT...]
 #
 # FOLDER is that of a running gateway's socket: brevet egress --task TASK --listen none --socket FOLDER/egress.sock
-# The container sees the host's /usr, read-only. It needs root, jq and runc.
+# The container sees the host's /usr, read-only. It needs root, jq and runc, or another OCI runtime that RUNTIME names with its
+# global options.
 set -eu
 folder=$1
 shift
+runtime=${RUNTIME:-runc}
 bundle=$(mktemp -d)
 trap 'rm -rf "$bundle"' EXIT
 mkdir -p "$bundle/rootfs/usr" "$bundle/rootfs/etc" "$bundle/rootfs/run/brevet" "$bundle/rootfs/tmp"
 for dir in bin lib lib64; do ln -s "usr/$dir" "$bundle/rootfs/$dir"; done
-runc spec --bundle "$bundle"
-# The namespaces of runc spec have a network of their own, which nothing connects.
+# shellcheck disable=SC2086 # words
+$runtime spec --bundle "$bundle"
+# The namespaces of the runtime's spec have a network of their own, which nothing connects.
 words='[]'
 for word in "$@"; do words=$(jq -cn --argjson words "$words" --arg word "$word" '$words + [$word]'); done
 jq --argjson words "$words" --arg brevet "${BREVET:-$(command -v brevet)}" --arg folder "$folder" '
@@ -19,6 +22,7 @@ jq --argjson words "$words" --arg brevet "${BREVET:-$(command -v brevet)}" --arg
   | .process.args = ["/run/brevet/bin", "egress", "connect", "--socket", "/run/brevet/gateway/egress.sock", "--"] + $words
   | .process.env = ["PATH=/usr/bin:/bin", "HOME=/tmp"]
   | .process.capabilities = {}
+  | .process.noNewPrivileges = true
   | .mounts += [
       {destination: "/usr", type: "none", source: "/usr", options: ["rbind", "ro"]},
       {destination: "/etc/alternatives", type: "none", source: "/etc/alternatives", options: ["rbind", "ro"]},
@@ -27,4 +31,5 @@ jq --argjson words "$words" --arg brevet "${BREVET:-$(command -v brevet)}" --arg
       {destination: "/run/brevet/gateway", type: "none", source: $folder, options: ["bind", "ro"]}
     ]' "$bundle/config.json" >"$bundle/new.json"
 mv "$bundle/new.json" "$bundle/config.json"
-runc run --bundle "$bundle" "brevet-$$"
+# shellcheck disable=SC2086 # words
+$runtime run --bundle "$bundle" "brevet-$$"

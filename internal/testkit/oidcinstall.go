@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -43,22 +44,27 @@ func SDKs(t testing.TB) string {
 	return filepath.Join(folder, "node_modules")
 }
 
-// installNPM returns a folder with the given files and the npm packages that they name. It installs once for each version of the
-// files: if several test processes find no installation, one installs and the others wait.
+// installNPM returns a folder with the given files and the npm packages that they name.
 func installNPM(ctx context.Context, prefix string, from fs.FS, folder string, names ...string) (string, error) {
 	files, err := fs.Sub(from, folder)
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.New()
+	var key bytes.Buffer
 	for _, name := range names {
 		text, err := fs.ReadFile(files, name)
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintln(sum, name, len(text))
-		sum.Write(text)
+		fmt.Fprintln(&key, name, len(text))
+		key.Write(text)
 	}
+	return Cached(prefix, key.Bytes(), func(fresh string) error { return install(ctx, files, fresh) })
+}
+
+// Cached returns the path of a file or folder in the user's cache folder. It has fill make it once for each key, at a temporary path, so
+// what it returns is always complete. If several test processes find nothing, one makes it and the others wait.
+func Cached(prefix string, key []byte, fill func(fresh string) error) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
@@ -67,33 +73,40 @@ func installNPM(ctx context.Context, prefix string, from fs.FS, folder string, n
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		return "", err
 	}
-	target := filepath.Join(cache, prefix+"-"+hex.EncodeToString(sum.Sum(nil)[:8]))
+	sum := sha256.Sum256(key)
+	target := filepath.Join(cache, prefix+"-"+hex.EncodeToString(sum[:8]))
 	lock, err := os.OpenFile(target+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = lock.Close() }()
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return "", fmt.Errorf("waiting for another installation: %w", err)
+		return "", fmt.Errorf("waiting for another process: %w", err)
 	}
 	if _, err := os.Stat(target); !errors.Is(err, fs.ErrNotExist) {
 		return target, err
 	}
-	return target, install(ctx, files, target)
+	fresh := target + ".new"
+	if err := os.RemoveAll(fresh); err != nil {
+		return "", err
+	}
+	if err := fill(fresh); err != nil {
+		return "", err
+	}
+	return target, os.Rename(fresh, target)
 }
 
-// install fills a temporary folder and renames it, so the target is always complete. It runs no package's scripts.
-func install(ctx context.Context, files fs.FS, target string) error {
+// install fills a folder. It runs no package's scripts.
+func install(ctx context.Context, files fs.FS, folder string) error {
 	ctx, cancel := context.WithTimeout(ctx, installTimeout)
 	defer cancel()
-	fresh := target + ".new"
-	if err := errors.Join(os.RemoveAll(fresh), os.CopyFS(fresh, files)); err != nil {
+	if err := os.CopyFS(folder, files); err != nil {
 		return err
 	}
 	npm := exec.CommandContext(ctx, "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts")
-	npm.Dir = fresh
+	npm.Dir = folder
 	if said, err := npm.CombinedOutput(); err != nil {
 		return fmt.Errorf("npm ci: %w\n%s", err, said)
 	}
-	return os.Rename(fresh, target)
+	return nil
 }
