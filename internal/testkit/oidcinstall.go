@@ -44,6 +44,21 @@ func SDKs(t testing.TB) string {
 	return filepath.Join(folder, "node_modules")
 }
 
+// agentFiles name coding agents, in exact versions.
+//
+//go:embed agents/package.json agents/package-lock.json
+var agentFiles embed.FS
+
+// Agents returns a folder node_modules with Claude Code and Codex. They take 800 MB, of which 300 MB are downloaded once.
+func Agents(t testing.TB) string {
+	t.Helper()
+	folder, err := installNPM(t.Context(), "agents", agentFiles, "agents", "package.json", "package-lock.json")
+	if err != nil {
+		t.Fatalf("installing coding agents: %v", err)
+	}
+	return filepath.Join(folder, "node_modules")
+}
+
 // installNPM returns a folder with the given files and the npm packages that they name.
 func installNPM(ctx context.Context, prefix string, from fs.FS, folder string, names ...string) (string, error) {
 	files, err := fs.Sub(from, folder)

@@ -152,6 +152,19 @@ func (w *world) catalogue() string {
 				fmt.Sprintf("[{hosts: ['%s'], methods: [GET, POST], paths: ['/**']%s}]", hostOf(w.clouds.Resources), system.send))
 		}
 	}
+	// What coding agents need, and no more: docs/coding-agents.md.
+	for system, rule := range map[string]string{
+		"anthropic": "paths: [/v1/messages, /v1/messages/count_tokens], headers: ['x-claude-code-*']",
+		"openai":    "paths: [/openai/v1/responses], headers: [originator, session-id, thread-id, 'x-codex-*']",
+	} {
+		for _, one := range systems {
+			if one.as == system {
+				scope("agents."+system, "{}", "5m",
+					fmt.Sprintf("{kind: jwt, audience: '%s', federation: {subject: '%s', exchange: {%s}}}", one.audience, federation.Subject, strings.ReplaceAll(one.exchange, "URL", w.clouds.URL)),
+					fmt.Sprintf("[{hosts: ['%s'], methods: [POST], %s}]", hostOf(w.clouds.Resources), rule))
+			}
+		}
+	}
 	return all.String()
 }
 

@@ -80,7 +80,7 @@ func (f *Far) resources(w http.ResponseWriter, r *http.Request) {
 		http.StripPrefix("/blobs", f.Azure).ServeHTTP(w, r)
 	case strings.HasPrefix(r.URL.Path, "/openai/"):
 		http.StripPrefix("/openai", f.OpenAI).ServeHTTP(w, r)
-	case r.URL.Path == "/v1/messages":
+	case r.URL.Path == "/v1/messages", r.URL.Path == "/v1/messages/count_tokens":
 		f.Anthropic.ServeHTTP(w, r)
 	default:
 		f.AWS.ServeHTTP(w, r)

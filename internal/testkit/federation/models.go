@@ -1,7 +1,6 @@
 package federation
 
 import (
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
@@ -62,21 +61,8 @@ func (a *Anthropic) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return jsonAnswer(200, map[string]any{
 				"data": []map[string]any{{"type": "model", "id": Model, "display_name": "Claude", "created_at": "2025-09-29T00:00:00Z"}}, "has_more": false, "first_id": Model, "last_id": Model,
 			})
-		case r.Method == http.MethodPost && r.URL.Path == "/v1/messages":
-			var ask struct {
-				Model string `json:"model"`
-			}
-			text, ok := body(r, "application/json")
-			if !ok || json.Unmarshal(text, &ask) != nil {
-				return anthropicError(400, "invalid_request_error", "the body is not JSON")
-			}
-			if ask.Model != Model {
-				return anthropicError(404, "not_found_error", "model: "+ask.Model)
-			}
-			return jsonAnswer(200, map[string]any{
-				"id": "msg_1", "type": "message", "role": "assistant", "model": Model, "stop_reason": "end_turn", "stop_sequence": nil,
-				"content": []map[string]any{{"type": "text", "text": Said}}, "usage": map[string]int{"input_tokens": 3, "output_tokens": 4},
-			})
+		case r.Method == http.MethodPost && (r.URL.Path == "/v1/messages" || r.URL.Path == "/v1/messages/count_tokens"):
+			return message(r)
 		}
 		return anthropicError(404, "not_found_error", "Not found")
 	})
@@ -164,13 +150,7 @@ func (o *OpenAI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 			return jsonAnswer(200, map[string]any{"id": model, "object": "model", "created": 1, "owned_by": Said})
 		case r.Method == http.MethodPost && r.URL.Path == "/v1/responses":
-			if _, ok := body(r, "application/json"); !ok {
-				return jsonAnswer(400, map[string]any{"error": map[string]any{"message": "the body is not JSON", "type": "invalid_request_error"}})
-			}
-			return jsonAnswer(200, map[string]any{
-				"id": "resp_1", "object": "response", "created_at": 1, "status": "completed", "model": "gpt-5",
-				"output": []map[string]any{{"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": []map[string]any{{"type": "output_text", "text": Said, "annotations": []any{}}}}},
-			})
+			return response(r)
 		}
 		return jsonAnswer(404, map[string]any{"error": map[string]any{"message": "Not found", "type": "invalid_request_error"}})
 	})
