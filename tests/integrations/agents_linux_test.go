@@ -30,7 +30,7 @@ func codingAgents(t *testing.T) []agent {
 		t.Fatalf("Codex is in %v: %v", codex, err)
 	}
 	return []agent{
-		{"claude code", "anthropic", `CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 ANTHROPIC_BASE_URL=$API ANTHROPIC_AUTH_TOKEN=$KEY ` + filepath.Join(folder, "@anthropic-ai", "claude-code-linux-"+arch, "claude") +
+		{"claude code", "anthropic", `ANTHROPIC_BASE_URL=$API ANTHROPIC_AUTH_TOKEN=$KEY ` + filepath.Join(folder, "@anthropic-ai", "claude-code-linux-"+arch, "claude") +
 			` -p "$PROMPT" --model ` + federation.Model + ` --allowedTools Bash </dev/null`},
 		{"codex", "openai", codex[0] + ` exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox --model site -c model_provider=gateway ` +
 			`-c "model_providers.gateway={name='gateway', base_url='$API/openai/v1', env_key='KEY'}" "$PROMPT" </dev/null`},

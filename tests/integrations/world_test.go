@@ -154,8 +154,8 @@ func (w *world) catalogue() string {
 	}
 	// What coding agents need, and no more: docs/coding-agents.md.
 	for system, rule := range map[string]string{
-		"anthropic": "paths: [/v1/messages, /v1/messages/count_tokens], headers: ['x-claude-code-*']",
-		"openai":    "paths: [/openai/v1/responses], headers: [originator, session-id, thread-id, 'x-codex-*']",
+		"anthropic": "paths: [/v1/messages, /v1/messages/count_tokens], headers: ['x-claude-*']",
+		"openai":    "paths: [/openai/v1/responses], headers: [originator, session-id, thread-id, 'x-codex-*', 'x-openai-internal-codex-*']",
 	} {
 		for _, one := range systems {
 			if one.as == system {
