@@ -36,6 +36,7 @@ var notRun = map[string]int{
 	"docs/deploy.md":        12, // Docker Compose
 	"docs/egress.md":        4,  // calls GitHub, installs from npm, runs containers
 	"docs/performance.md":   3,  // measures for minutes
+	"docs/runtimes.md":      4,  // a gateway for a sandbox, Docker, Firecracker
 }
 
 // Every block of shell works as it stands in the document, and again when it is pasted once more.
