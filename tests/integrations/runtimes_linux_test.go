@@ -22,15 +22,16 @@ import (
 func runsc(t *testing.T) string {
 	t.Helper()
 	const module = "gvisor"
-	key := runtime.Version() + runtime.GOARCH
+	var key strings.Builder
+	key.WriteString(runtime.Version() + runtime.GOARCH)
 	for _, name := range []string{"go.mod", "go.sum"} {
 		text, err := os.ReadFile(filepath.Join(module, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		key += string(text)
+		key.WriteString(string(text))
 	}
-	path, err := testkit.Cached("runsc", []byte(key), func(fresh string) error {
+	path, err := testkit.Cached("runsc", []byte(key.String()), func(fresh string) error {
 		build := exec.CommandContext(t.Context(), "go", "-C", module, "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", fresh, "gvisor.dev/gvisor/runsc")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 		if out, err := build.CombinedOutput(); err != nil {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// The models of the doubles do what a prompt says. A line "Run this: COMMAND" makes a model use the shell of the agent, and then answer
-// [ToolSaid] with what the shell said. To any other prompt a model answers [Said].
+// ToolSaid begins the answer of a model that has used a tool. The models of the doubles do what a prompt says: a line "Run this: COMMAND"
+// makes a model use the shell of the agent, and then answer with what the shell said. To any other prompt a model answers [Said].
 const ToolSaid = "The tool said: "
 
 var order = regexp.MustCompile(`(?m)^Run this: (.+)$`)
