@@ -24,6 +24,8 @@ var (
 	ErrIdempotencyMismatch = errors.New("idempotency key was used for another request")
 	// ErrAlreadyIssued: the key was used before. Credentials are not stored, so there is no second delivery.
 	ErrAlreadyIssued = errors.New("credential was already issued for this idempotency key")
+	// ErrAlreadyReported: the session has a different report of calls with this sequence number.
+	ErrAlreadyReported = errors.New("another report of calls is already recorded")
 	// ErrLimited: a limit of the scope is reached. It is returned as a *Limited, and the request is recorded as denied.
 	ErrLimited = errors.New("scope limit is reached")
 	// ErrQuarantined: an admin quarantined the sandbox. The request is recorded as denied.

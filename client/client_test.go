@@ -83,6 +83,7 @@ func TestEveryProblemMatchesASentinelError(t *testing.T) {
 		openapi.CodeNotFound:             client.ErrNotFound,
 		openapi.CodeAlreadyIssued:        client.ErrConflict,
 		openapi.CodeIdempotencyMismatch:  client.ErrConflict,
+		openapi.CodeAlreadyReported:      client.ErrAlreadyReported,
 		openapi.CodeRateLimited:          client.ErrRateLimited,
 		openapi.CodeLedgerUnavailable:    client.ErrUnavailable,
 		openapi.CodeLedgerFull:           client.ErrUnavailable,

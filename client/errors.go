@@ -37,6 +37,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrConflict: the idempotency key was used for another request, or its credential was delivered.
 	ErrConflict = errors.New("idempotency key already used")
+	// ErrAlreadyReported: another report with this sequence number is recorded in the session.
+	ErrAlreadyReported = errors.New("another report is already recorded")
 	// ErrRateLimited: too many calls. Problem.RetryAfter says how long to wait.
 	ErrRateLimited = errors.New("rate limit exceeded")
 	// ErrUnavailable: the failure may be transient, and no credential was delivered. Problem.RetryAfter says how long to wait.
@@ -70,6 +72,7 @@ var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodeNotFound:             ErrNotFound,
 	openapi.CodeAlreadyIssued:        ErrConflict,
 	openapi.CodeIdempotencyMismatch:  ErrConflict,
+	openapi.CodeAlreadyReported:      ErrAlreadyReported,
 	openapi.CodeRateLimited:          ErrRateLimited,
 	openapi.CodeLedgerUnavailable:    ErrUnavailable,
 	openapi.CodeLedgerFull:           ErrUnavailable,

@@ -166,6 +166,23 @@ func (c *Client) ReportUses(ctx context.Context, id string, uses openapi.UseRequ
 	return fetch[openapi.UseReport](ctx, c, call{method: http.MethodPost, path: "/v1/issuances/%s/uses", name: id, body: uses})
 }
 
+// MaxCallRows is the maximum number of rows of one report of calls.
+const MaxCallRows = 128
+
+// ReportCalls reports what the caller called during one of its tasks. The caller may send a report again. It returns
+// ErrAlreadyReported if the session has a different report with that number, and ErrInvalid if the report is not valid or larger
+// than the server accepts (64 KiB).
+func (c *Client) ReportCalls(ctx context.Context, task string, report openapi.CallReport) (openapi.CallReceipt, error) {
+	return fetch[openapi.CallReceipt](ctx, c, call{method: http.MethodPost, path: "/v1/tasks/%s/calls", name: task, body: report})
+}
+
+// TaskCalls sums up what a sandbox called during a task. It returns ErrNotFound if nothing is recorded about calls of the task.
+// The caller must be an auditor.
+func (c *Client) TaskCalls(ctx context.Context, spiffeID, task string) (openapi.TaskCalls, error) {
+	query := url.Values{"spiffe_id": {spiffeID}}
+	return fetch[openapi.TaskCalls](ctx, c, call{path: "/v1/tasks/%s/calls", name: task, query: query})
+}
+
 // UsageFilter narrows what Usage counts. Since is inclusive, and Until is exclusive. The server chooses defaults for zero
 // fields.
 type UsageFilter struct {

@@ -308,6 +308,7 @@ func (e OfferedScopeBind) Valid() bool {
 // Defines values for ProblemCode.
 const (
 	CodeAlreadyIssued        ProblemCode = "already_issued"
+	CodeAlreadyReported      ProblemCode = "already_reported"
 	CodeBundleUnavailable    ProblemCode = "bundle_unavailable"
 	CodeDecided              ProblemCode = "decided"
 	CodeDenied               ProblemCode = "denied"
@@ -357,6 +358,8 @@ const (
 func (e ProblemCode) Valid() bool {
 	switch e {
 	case CodeAlreadyIssued:
+		return true
+	case CodeAlreadyReported:
 		return true
 	case CodeBundleUnavailable:
 		return true
@@ -763,6 +766,115 @@ type AuthorizationDetail struct {
 
 	// Type The name of the scope.
 	Type string `json:"type"`
+}
+
+// CallReceipt defines model for CallReceipt.
+type CallReceipt struct {
+	// ID The id of the ledger entry, which follows from the sandbox, task, session and sequence.
+	ID         string    `json:"id"`
+	RecordedAt time.Time `json:"recorded_at"`
+}
+
+// CallReport defines model for CallReport.
+type CallReport struct {
+	// Calls The calls of the period, one row for each host, method, path, scope and refusal.
+	Calls []CallRow `json:"calls"`
+
+	// Final Whether this is the last report of the session.
+	Final bool `json:"final,omitempty,omitzero"`
+
+	// Sequence The number of the report in its session, from 1.
+	Sequence int64 `json:"sequence"`
+
+	// Session The UUID of one run of an egress gateway, in lower case. The gateway chooses it at random.
+	Session string `json:"session"`
+
+	// Since The start of the period that the report covers.
+	Since time.Time `json:"since"`
+
+	// Until The end of this period, at most one minute in the future.
+	Until time.Time `json:"until"`
+}
+
+// CallRow Calls that have the same host, method, path, scope and refusal.
+type CallRow struct {
+	// BytesIn The bytes of content that the sandbox sent. A sum stays at the maximum.
+	BytesIn int64 `json:"bytes_in,omitempty,omitzero"`
+
+	// BytesOut The bytes of content that the sandbox received. A sum stays at the maximum.
+	BytesOut int64 `json:"bytes_out,omitempty,omitzero"`
+
+	// Count The number of calls.
+	Count int64 `json:"count"`
+
+	// First The time of the first of these calls.
+	First time.Time `json:"first"`
+
+	// Host The host that was called, in at most 253 bytes. For PostgreSQL, the host of the database. Untrusted text from
+	// the sandbox. Required except in the row `other`.
+	//
+	//
+	// Example: api.github.com
+	Host string `json:"host,omitempty,omitzero"`
+
+	// Last The time of the last of these calls.
+	Last time.Time `json:"last"`
+
+	// Method The method, in at most 32 bytes, or `POSTGRESQL` for a session with a database. Untrusted text from the
+	// sandbox. Required except in the row `other`.
+	//
+	//
+	// Example: GET
+	Method string `json:"method,omitempty,omitzero"`
+
+	// Other Whether this row sums all calls that have no row of their own. It has no host, method, path, scope or
+	// refusal. There is at most one.
+	Other bool `json:"other,omitempty,omitzero"`
+
+	// Path The path pattern of the egress rule that matched, in at most 1024 bytes, and never the path of the call. For
+	// PostgreSQL, the pattern of the database's name. Absent if no rule matched.
+	//
+	//
+	// Example: /repos/{repo}/issues
+	Path string `json:"path,omitempty,omitzero"`
+
+	// Refused The code for which the gateway refused the calls. Absent if it passed them.
+	//
+	// Example: no_rule
+	Refused string `json:"refused,omitempty,omitzero"`
+
+	// Scope The scope whose credential the call used. Absent if there is none.
+	//
+	// Example: github.issues.read
+	Scope string `json:"scope,omitempty,omitzero"`
+
+	// Statuses How many of the calls the destination answered with a status of each class, and with `none`. Their sum is
+	// `count`.
+	//
+	//
+	// Example: {"2xx":40,"4xx":2}
+	Statuses map[string]int64 `json:"statuses"`
+}
+
+// CallSession defines model for CallSession.
+type CallSession struct {
+	// Closed Whether the last report is final.
+	Closed bool `json:"closed"`
+
+	// Missing The numbers of reports that are missing before the last one, at most the first 100.
+	Missing []int64 `json:"missing"`
+
+	// ReportedUntil The end of this period.
+	ReportedUntil time.Time `json:"reported_until"`
+
+	// Reports The number of recorded reports.
+	Reports int64 `json:"reports"`
+
+	// Session The UUID that the gateway chose.
+	Session string `json:"session"`
+
+	// Since The start of the period that the reports cover.
+	Since time.Time `json:"since"`
 }
 
 // Caller defines model for Caller.
@@ -1485,7 +1597,8 @@ type Problem struct {
 	//   `passkey_required` the approval must be signed by a passkey.
 	// - 404: `not_found` does not exist, or the caller may not see it. 405: `method_not_allowed`.
 	// - 409: `already_issued` the idempotency key has returned a credential; `revoked` before delivery; `decided` the
-	//   request no longer waits for votes; `stale` what was voted on has changed; `not_approved` there is nothing to redeem.
+	//   request no longer waits for votes; `stale` what was voted on has changed; `not_approved` there is nothing to redeem;
+	//   `already_reported` the session has a different report with this number.
 	// - 412: `precondition_failed` another catalogue is in force. 413: `too_large`. 415: `unsupported_media_type`.
 	//   421: `misdirected` this server does not serve the host. 428: `precondition_required` `If-Match` is missing.
 	// - 422: `invalid_request` a member has an invalid type or value; `idempotency_mismatch` the key was used for a
@@ -1543,7 +1656,8 @@ type Problem struct {
 //     `passkey_required` the approval must be signed by a passkey.
 //   - 404: `not_found` does not exist, or the caller may not see it. 405: `method_not_allowed`.
 //   - 409: `already_issued` the idempotency key has returned a credential; `revoked` before delivery; `decided` the
-//     request no longer waits for votes; `stale` what was voted on has changed; `not_approved` there is nothing to redeem.
+//     request no longer waits for votes; `stale` what was voted on has changed; `not_approved` there is nothing to redeem;
+//     `already_reported` the session has a different report with this number.
 //   - 412: `precondition_failed` another catalogue is in force. 413: `too_large`. 415: `unsupported_media_type`.
 //     421: `misdirected` this server does not serve the host. 428: `precondition_required` `If-Match` is missing.
 //   - 422: `invalid_request` a member has an invalid type or value; `idempotency_mismatch` the key was used for a
@@ -1786,6 +1900,22 @@ type ServerMetadata struct {
 // `revoking` means that Brevet no longer treats the credential as active, but its end is not confirmed yet. A
 // credential that is `revoked` or `released`, or a one-shot token that is `used`, has ended early.
 type Status string
+
+// TaskCalls defines model for TaskCalls.
+type TaskCalls struct {
+	// Calls One row for each host, method, path, scope and refusal, by the time of its first call. Calls beyond 1,000 such
+	// rows are summed in the row `other`, which comes last.
+	Calls []CallRow `json:"calls"`
+
+	// Complete Whether every session is closed and no report is missing.
+	Complete bool `json:"complete"`
+
+	// Sessions The runs of egress gateways, incomplete ones first, then by the start of their first report. At most 1,000.
+	Sessions []CallSession `json:"sessions"`
+
+	// SessionsOmitted The number of sessions beyond these.
+	SessionsOmitted int64 `json:"sessions_omitted,omitempty,omitzero"`
+}
 
 // TaskEndRequest defines model for TaskEndRequest.
 type TaskEndRequest struct {
@@ -2372,6 +2502,12 @@ type RedeemRequestParams struct {
 	DPoP DPoP `json:"DPoP,omitempty,omitzero"`
 }
 
+// GetTaskCallsParams defines parameters for GetTaskCalls.
+type GetTaskCallsParams struct {
+	// SpiffeID The sandbox that the task belongs to.
+	SpiffeID string `form:"spiffe_id" json:"spiffe_id"`
+}
+
 // GetTaskReceiptParams defines parameters for GetTaskReceipt.
 type GetTaskReceiptParams struct {
 	SpiffeID string `form:"spiffe_id" json:"spiffe_id"`
@@ -2430,6 +2566,9 @@ type RedeemRequestJSONRequestBody = Redemption
 
 // RevokeJSONRequestBody defines body for Revoke for application/json ContentType.
 type RevokeJSONRequestBody = RevocationRequest
+
+// ReportCallsJSONRequestBody defines body for ReportCalls for application/json ContentType.
+type ReportCallsJSONRequestBody = CallReport
 
 // EndTaskJSONRequestBody defines body for EndTask for application/json ContentType.
 type EndTaskJSONRequestBody = TaskEndRequest

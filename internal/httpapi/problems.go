@@ -193,6 +193,8 @@ var answers = []answer{
 		"A member or parameter of the request has an invalid type or value; the member 'field' of this problem names it. No decision was made. Correct it and retry."),
 	problem(broker.ErrIdempotencyMismatch, CodeIdempotencyMismatch, http.StatusUnprocessableEntity, "Idempotency key already used",
 		"You used this Idempotency-Key before, for a different request. No decision was made. Use a new key for each new request."),
+	problem(broker.ErrAlreadyReported, CodeAlreadyReported, http.StatusConflict, "Another report already recorded",
+		"The session already has a report with this sequence number, and that report differs from yours. Yours was not recorded. Send it with the next sequence number, or in a new session."),
 	problem(broker.ErrCrowded, CodeRateLimited, http.StatusTooManyRequests, "Too many event streams",
 		"You have too many open event streams, or this replica serves as many as it can. Close a stream that you do not need, or poll the list instead."),
 	problem(broker.ErrLimited, CodeRateLimited, http.StatusTooManyRequests, "Scope limit reached",

@@ -147,6 +147,12 @@ type ServerInterface interface {
 	// GetStatusList Get a Token Status List, for services that cannot introspect each token
 	// (GET /v1/status-lists/{id})
 	GetStatusList(w http.ResponseWriter, r *http.Request, id ID)
+	// GetTaskCalls Read what the sandbox called during a task, as an auditor
+	// (GET /v1/tasks/{task}/calls)
+	GetTaskCalls(w http.ResponseWriter, r *http.Request, task Task, params GetTaskCallsParams)
+	// ReportCalls Report what you called during a task
+	// (POST /v1/tasks/{task}/calls)
+	ReportCalls(w http.ResponseWriter, r *http.Request, task Task)
 	// EndTask End a task and every credential that was issued for it
 	// (POST /v1/tasks/{task}/end)
 	EndTask(w http.ResponseWriter, r *http.Request, task Task)
@@ -429,6 +435,18 @@ func (_ Unimplemented) ListScopes(w http.ResponseWriter, r *http.Request) {
 // GetStatusList Get a Token Status List, for services that cannot introspect each token
 // (GET /v1/status-lists/{id})
 func (_ Unimplemented) GetStatusList(w http.ResponseWriter, r *http.Request, id ID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetTaskCalls Read what the sandbox called during a task, as an auditor
+// (GET /v1/tasks/{task}/calls)
+func (_ Unimplemented) GetTaskCalls(w http.ResponseWriter, r *http.Request, task Task, params GetTaskCallsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ReportCalls Report what you called during a task
+// (POST /v1/tasks/{task}/calls)
+func (_ Unimplemented) ReportCalls(w http.ResponseWriter, r *http.Request, task Task) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2236,6 +2254,74 @@ func (siw *ServerInterfaceWrapper) GetStatusList(w http.ResponseWriter, r *http.
 	handler.ServeHTTP(w, r)
 }
 
+// GetTaskCalls operation middleware
+func (siw *ServerInterfaceWrapper) GetTaskCalls(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "task" -------------
+	var task Task
+
+	err = runtime.BindStyledParameterWithOptions("simple", "task", chi.URLParam(r, "task"), &task, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "task", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetTaskCallsParams
+
+	// ------------- Required query parameter "spiffe_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "spiffe_id", r.URL.Query(), &params.SpiffeID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "spiffe_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "spiffe_id", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetTaskCalls(w, r, task, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ReportCalls operation middleware
+func (siw *ServerInterfaceWrapper) ReportCalls(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "task" -------------
+	var task Task
+
+	err = runtime.BindStyledParameterWithOptions("simple", "task", chi.URLParam(r, "task"), &task, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "task", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReportCalls(w, r, task)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // EndTask operation middleware
 func (siw *ServerInterfaceWrapper) EndTask(w http.ResponseWriter, r *http.Request) {
 
@@ -2570,6 +2656,12 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/tasks/{task}/timeline", wrapper.GetTaskTimeline)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/tasks/{task}/calls", wrapper.GetTaskCalls)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/tasks/{task}/calls", wrapper.ReportCalls)
 	})
 	r.Group(func(r chi.Router) {
 		r.Delete(options.BaseURL+"/v1/requests/{id}", wrapper.WithdrawRequest)

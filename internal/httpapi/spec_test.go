@@ -39,7 +39,7 @@ func TestEveryProblemCodeHasItsStatus(t *testing.T) {
 	want := map[openapi.ProblemCode]int{
 		"malformed_body": 400, "invalid_parameter": 400, "invalid_cursor": 400, "unauthenticated": 401, "denied": 403,
 		"invalid_token": 401, "insufficient_scope": 403, "invalid_dpop_proof": 401, "use_dpop_nonce": 401,
-		"not_found": 404, "method_not_allowed": 405, "already_issued": 409, "too_large": 413,
+		"not_found": 404, "method_not_allowed": 405, "already_issued": 409, "already_reported": 409, "too_large": 413,
 		"unsupported_media_type": 415, "misdirected": 421, "invalid_request": 422, "idempotency_mismatch": 422,
 		"rate_limited": 429, "not_allowed": 403, "revoked": 409, "vault_refused": 503, "internal": 500, "ledger_unavailable": 503, "ledger_full": 503, "vault_unavailable": 503, "github_unavailable": 503, "github_refused": 503, "mint_mismatch": 503,
 		"bundle_unavailable": 503, "provider_unavailable": 503, "own_request": 403, "not_eligible": 403, "passkey_required": 403, "decided": 409,
