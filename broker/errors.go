@@ -93,6 +93,8 @@ var (
 	ErrInvalidTransition = errors.New("state transition is not allowed")
 	// ErrTooBroad: the search exceeded its time limit.
 	ErrTooBroad = errors.New("search is too broad")
+	// ErrTooLarge: an entry of the ledger cannot hold the report.
+	ErrTooLarge = errors.New("report is too large")
 	// ErrNotFound: the record does not exist, or the caller may not see it. Responses never distinguish the two.
 	ErrNotFound = approval.ErrNotFound
 )

@@ -137,6 +137,13 @@ type Usage interface {
 	Report(ctx context.Context, use Use) (Use, error)
 	// ScopeUsage returns the outcomes of requests within reach, by scope. It returns ErrTooBroad if counting takes too long.
 	ScopeUsage(ctx context.Context, q UsageQuery, reach Reach) ([]ScopeUsage, error)
+	// ReportCalls commits a report of calls and returns the time of its record. If the report is recorded already, it only returns
+	// that time. It returns ErrAlreadyReported if the session has a different report of that number, and ErrTooLarge if an entry
+	// cannot hold the report.
+	ReportCalls(ctx context.Context, report CallReport) (time.Time, error)
+	// TaskCalls sums up the reports about a task of a sandbox within reach, as of one moment. It returns ErrNotFound if there are none,
+	// and ErrTooBroad if counting takes too long.
+	TaskCalls(ctx context.Context, spiffeID, task string, reach Reach) (TaskCalls, error)
 }
 
 // DPoPReplayCache remembers used DPoP proofs for all replicas.
@@ -367,7 +374,8 @@ type TimelineEvent struct {
 	Verdict, Covers, Note string
 	Reason                string
 	At                    time.Time // when the task is to end
-	Calls                 *int64    // the number of uses that a holder reported
+	Calls                 *int64    // the number of uses that a holder reported, or of calls that an egress gateway reported
+	Refused               *int64    // the number of those that the egress gateway refused
 }
 
 // Page is one page of a List. Next goes into Query.Before to read the following page; it is zero if this is the last. Prev goes

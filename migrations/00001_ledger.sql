@@ -50,7 +50,7 @@ CREATE TABLE entries (
     id        uuid NOT NULL,
     time      timestamptz NOT NULL,
     kind      text COLLATE "C" NOT NULL CHECK (kind IN (
-                  'request.denied', 'request.pending', 'issuance.intent', 'call.refused',
+                  'request.denied', 'request.pending', 'issuance.intent', 'call.refused', 'calls.recorded',
                   'issuance.issued', 'issuance.failed', 'issuance.unknown', 'issuance.compensated', 'issuance.revoking',
                   'issuance.revoked', 'issuance.released', 'issuance.expired', 'issuance.used', 'issuance.reported',
                   'task.end', 'quarantine.add', 'quarantine.remove', 'credentials.revoke',

@@ -113,6 +113,51 @@ BEGIN
 END $$;
 CREATE TRIGGER uses_holder_says_so AFTER INSERT ON uses FOR EACH ROW EXECUTE FUNCTION holder_says_so();
 
+-- The reports of egress gateways about what a sandbox called during a task. Their rows are in the entries that these rows name. id follows
+-- from the sandbox, task, session and sequence.
+CREATE TABLE call_reports (
+    id           uuid PRIMARY KEY,
+    trust_domain text COLLATE "C" NOT NULL,
+    spiffe_id    text COLLATE "C" NOT NULL,
+    task         text COLLATE "C" NOT NULL,
+    session      uuid NOT NULL,
+    sequence     bigint NOT NULL CHECK (sequence BETWEEN 1 AND 10000000),
+    since        timestamptz NOT NULL,
+    until        timestamptz NOT NULL,
+    final        boolean NOT NULL,
+    time         timestamptz NOT NULL,
+    entry_index  bigint NOT NULL UNIQUE,
+    CONSTRAINT call_reports_of_session UNIQUE (spiffe_id, task, session, sequence),
+    CONSTRAINT call_reports_period CHECK (since <= until)
+);
+CREATE TRIGGER call_reports_are_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON call_reports FOR EACH STATEMENT EXECUTE FUNCTION only_pruned();
+
+-- may_report_calls reports that nothing was reported yet with that id. The caller holds the ledger's lock. The function is volatile, so it
+-- sees what was committed before that.
+CREATE FUNCTION may_report_calls(asked uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN NOT EXISTS (SELECT FROM call_reports AS r WHERE r.id = asked);
+END $$;
+
+-- A row repeats the gateway's report, which is the entry that it names. The report has at most 128 rows, and each row counts something.
+CREATE FUNCTION gateway_says_so() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM entries AS e, LATERAL (SELECT convert_from(e.body, 'UTF8')::jsonb AS doc) AS b, LATERAL (SELECT doc -> 'report' AS report) AS r
+        WHERE (e.index, e.id, e.kind, e.time) = (NEW.entry_index, NEW.id, 'calls.recorded', NEW.time)
+            AND (doc #>> '{actor,trust_domain}', doc #>> '{actor,spiffe_id}', doc ->> 'task') = (NEW.trust_domain, NEW.spiffe_id, NEW.task)
+            AND ((report ->> 'session')::uuid, (report ->> 'sequence')::bigint, (report ->> 'final')::boolean)
+                = (NEW.session, NEW.sequence, NEW.final)
+            AND ((report ->> 'since')::timestamptz, (report ->> 'until')::timestamptz) = (NEW.since, NEW.until)
+            AND jsonb_typeof(report -> 'calls') = 'array' AND jsonb_array_length(report -> 'calls') <= 128
+            AND NOT EXISTS (
+                SELECT FROM jsonb_array_elements(report -> 'calls') AS c WHERE ((c ->> 'count')::bigint BETWEEN 1 AND 1000000000) IS NOT TRUE)) THEN
+        RAISE EXCEPTION 'no gateway reports calls as row % does', NEW.id USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER call_reports_gateway_says_so AFTER INSERT ON call_reports FOR EACH ROW EXECUTE FUNCTION gateway_says_so();
+
 -- Views for reporting tools. Columns are added, never removed.
 CREATE VIEW audit_issuances AS
 SELECT id, entry_index, time, trust_domain, spiffe_id AS sandbox, task, scope, authority, resource, params, reason,
@@ -150,15 +195,23 @@ FROM issuances AS i LEFT JOIN uses AS u ON u.began = i.entry_index
 WHERE i.authority <> ''
 GROUP BY 1, 2, 3;
 
+CREATE VIEW audit_calls AS
+SELECT r.trust_domain, r.spiffe_id AS sandbox, r.task, r.session, r.sequence, r.final, c.host, c.method, c.path, c.scope, c.refused,
+    coalesce(c.other, false) AS other, c.count, c.first AS first_time, c.last AS last_time, c.statuses, coalesce(c.bytes_in, 0) AS bytes_in,
+    coalesce(c.bytes_out, 0) AS bytes_out, r.time, r.entry_index
+FROM call_reports AS r JOIN entries AS e ON e.index = r.entry_index,
+    jsonb_to_recordset(convert_from(e.body, 'UTF8')::jsonb #> '{report,calls}') AS c (host text, method text, path text, scope text,
+        refused text, other boolean, count bigint, first timestamptz, last timestamptz, statuses jsonb, bytes_in bigint, bytes_out bigint);
+
 -- +goose StatementEnd
 
 -- +goose Down
--- Entries are permanent: this fails once there is a report of use.
-ALTER TABLE entries ADD CONSTRAINT entries_of_uses CHECK (kind <> 'issuance.reported');
+-- Entries are permanent: this fails once there is a report of use or of calls.
+ALTER TABLE entries ADD CONSTRAINT entries_of_uses CHECK (kind NOT IN ('issuance.reported', 'calls.recorded'));
 ALTER TABLE entries DROP CONSTRAINT entries_of_uses;
-DROP VIEW audit_usage, audit_tasks, audit_votes, audit_issuances;
-DROP TABLE uses;
-DROP FUNCTION holder_says_so, may_report, reportable, tidy_terms;
+DROP VIEW audit_calls, audit_usage, audit_tasks, audit_votes, audit_issuances;
+DROP TABLE call_reports, uses;
+DROP FUNCTION gateway_says_so, may_report_calls, holder_says_so, may_report, reportable, tidy_terms;
 DROP INDEX votes_by_voter, issuances_by_name, issuances_by_digest, issuances_by_time, issuances_by_catalogue, issuances_by_key,
     issuances_by_user, issuances_by_group, issuances_by_code, issuances_by_decision, issuances_by_authority, issuances_by_status,
     issuances_by_task, issuances_by_spiffe_id, issuances_by_trust_domain, issuances_by_term;

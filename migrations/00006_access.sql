@@ -116,7 +116,7 @@ GRANT SELECT, INSERT, UPDATE (next, holder, held_until) ON webhooks TO brevet_br
 GRANT SELECT, INSERT, UPDATE (due, attempts), DELETE ON webhook_notices TO brevet_broker;
 GRANT SELECT, INSERT ON catalogues, catalogue_changes TO brevet_broker;
 GRANT SELECT, UPDATE (version, digest, change) ON catalogue_head TO brevet_broker;
-GRANT SELECT, INSERT ON uses TO brevet_broker;
+GRANT SELECT, INSERT ON uses, call_reports TO brevet_broker;
 GRANT SELECT, INSERT, UPDATE (data, ends), DELETE ON sessions TO brevet_broker;
 GRANT SELECT, INSERT, DELETE ON dpop_seen TO brevet_broker;
 GRANT SELECT, INSERT, UPDATE (seen, beat), DELETE ON replicas TO brevet_broker;
@@ -126,19 +126,19 @@ GRANT SELECT ON goose_db_version TO brevet_broker;
 -- An auditor reads the record, and nothing that only serves the broker's operation.
 GRANT SELECT ON ledger_head, entries, entry_partitions, tree_tiles, checkpoints, cosignatures,
     issuances, task_ends, quarantines, people, passkeys, votes, webhooks, webhook_notices,
-    catalogues, catalogue_changes, catalogue_head, uses,
-    audit_issuances, audit_votes, audit_tasks, audit_usage, goose_db_version TO brevet_auditor;
+    catalogues, catalogue_changes, catalogue_head, uses, call_reports,
+    audit_issuances, audit_votes, audit_tasks, audit_usage, audit_calls, goose_db_version TO brevet_auditor;
 
 -- PostgreSQL lets everybody call a new function. Only a trigger can call a trigger function. issuance_terms stays open: the index calls it
 -- with the rights of whoever writes.
 REVOKE EXECUTE ON FUNCTION partition_size, guard_partition, add_partition, extend_entries,
     broken_rule, may_move, admit, signed, approved_by, enough, crowded, redeemable,
     may_register(text, text), may_register(text, text, text), may_unregister,
-    catalogue_digest, may_change_catalogue, tidy_terms, reportable, may_report FROM PUBLIC;
+    catalogue_digest, may_change_catalogue, tidy_terms, reportable, may_report, may_report_calls FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION extend_entries,
     broken_rule, may_move, admit, signed, approved_by, enough, crowded, redeemable,
     may_register(text, text), may_register(text, text, text), may_unregister,
-    catalogue_digest, may_change_catalogue, tidy_terms, reportable, may_report TO brevet_broker;
+    catalogue_digest, may_change_catalogue, tidy_terms, reportable, may_report, may_report_calls TO brevet_broker;
 
 -- +goose StatementEnd
 

@@ -442,6 +442,26 @@ BEGIN
     RAISE EXCEPTION '% on % is not allowed', TG_OP, TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
 END $$;
 
+CREATE FUNCTION brevet.gateway_says_so() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'brevet', 'pg_temp'
+    AS $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM entries AS e, LATERAL (SELECT convert_from(e.body, 'UTF8')::jsonb AS doc) AS b, LATERAL (SELECT doc -> 'report' AS report) AS r
+        WHERE (e.index, e.id, e.kind, e.time) = (NEW.entry_index, NEW.id, 'calls.recorded', NEW.time)
+            AND (doc #>> '{actor,trust_domain}', doc #>> '{actor,spiffe_id}', doc ->> 'task') = (NEW.trust_domain, NEW.spiffe_id, NEW.task)
+            AND ((report ->> 'session')::uuid, (report ->> 'sequence')::bigint, (report ->> 'final')::boolean)
+                = (NEW.session, NEW.sequence, NEW.final)
+            AND ((report ->> 'since')::timestamptz, (report ->> 'until')::timestamptz) = (NEW.since, NEW.until)
+            AND jsonb_typeof(report -> 'calls') = 'array' AND jsonb_array_length(report -> 'calls') <= 128
+            AND NOT EXISTS (
+                SELECT FROM jsonb_array_elements(report -> 'calls') AS c WHERE ((c ->> 'count')::bigint BETWEEN 1 AND 1000000000) IS NOT TRUE)) THEN
+        RAISE EXCEPTION 'no gateway reports calls as row % does', NEW.id USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION brevet.guard_partition(name text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'brevet', 'pg_temp'
@@ -586,6 +606,14 @@ CREATE FUNCTION brevet.may_report(asked uuid, holder text) RETURNS boolean
 BEGIN
     PERFORM FROM issuances AS i WHERE i.id = asked FOR KEY SHARE SKIP LOCKED;
     RETURN FOUND AND reportable(asked, holder) AND NOT EXISTS (SELECT FROM uses AS u WHERE u.issuance = asked);
+END $$;
+
+CREATE FUNCTION brevet.may_report_calls(asked uuid) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'brevet', 'pg_temp'
+    AS $$
+BEGIN
+    RETURN NOT EXISTS (SELECT FROM call_reports AS r WHERE r.id = asked);
 END $$;
 
 CREATE FUNCTION brevet.may_unregister(of text, which uuid) RETURNS boolean
@@ -881,6 +909,62 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE TABLE brevet.call_reports (
+    id uuid NOT NULL,
+    trust_domain text NOT NULL COLLATE pg_catalog."C",
+    spiffe_id text NOT NULL COLLATE pg_catalog."C",
+    task text NOT NULL COLLATE pg_catalog."C",
+    session uuid NOT NULL,
+    sequence bigint NOT NULL,
+    since timestamp with time zone NOT NULL,
+    until timestamp with time zone NOT NULL,
+    final boolean NOT NULL,
+    "time" timestamp with time zone NOT NULL,
+    entry_index bigint NOT NULL,
+    CONSTRAINT call_reports_period CHECK ((since <= until)),
+    CONSTRAINT call_reports_sequence_check CHECK (((sequence >= 1) AND (sequence <= 10000000)))
+);
+
+CREATE TABLE brevet.entries (
+    index bigint NOT NULL,
+    id uuid NOT NULL,
+    "time" timestamp with time zone NOT NULL,
+    kind text NOT NULL COLLATE pg_catalog."C",
+    body bytea NOT NULL,
+    leaf_hash bytea NOT NULL,
+    CONSTRAINT entries_body_agrees CHECK (((convert_from(body, 'UTF8'::name))::jsonb @> jsonb_build_object('kind', kind, 'id', id))),
+    CONSTRAINT entries_body_check CHECK ((octet_length(body) <= 65536)),
+    CONSTRAINT entries_check CHECK ((leaf_hash = sha256(('\x00'::bytea || body)))),
+    CONSTRAINT entries_index_check CHECK ((index >= 0)),
+    CONSTRAINT entries_kind_check CHECK ((kind = ANY (ARRAY['request.denied'::text, 'request.pending'::text, 'issuance.intent'::text, 'call.refused'::text, 'calls.recorded'::text, 'issuance.issued'::text, 'issuance.failed'::text, 'issuance.unknown'::text, 'issuance.compensated'::text, 'issuance.revoking'::text, 'issuance.revoked'::text, 'issuance.released'::text, 'issuance.expired'::text, 'issuance.used'::text, 'issuance.reported'::text, 'task.end'::text, 'quarantine.add'::text, 'quarantine.remove'::text, 'credentials.revoke'::text, 'approval.vote'::text, 'approval.remembered'::text, 'approval.withdrawn'::text, 'person.seen'::text, 'passkey.registered'::text, 'passkey.removed'::text, 'catalogue.proposed'::text, 'catalogue.applied'::text, 'catalogue.rejected'::text, 'ledger.pruned'::text])))
+)
+PARTITION BY RANGE (index);
+
+CREATE VIEW brevet.audit_calls AS
+ SELECT r.trust_domain,
+    r.spiffe_id AS sandbox,
+    r.task,
+    r.session,
+    r.sequence,
+    r.final,
+    c.host,
+    c.method,
+    c.path,
+    c.scope,
+    c.refused,
+    COALESCE(c.other, false) AS other,
+    c.count,
+    c.first AS first_time,
+    c.last AS last_time,
+    c.statuses,
+    COALESCE(c.bytes_in, (0)::bigint) AS bytes_in,
+    COALESCE(c.bytes_out, (0)::bigint) AS bytes_out,
+    r."time",
+    r.entry_index
+   FROM (brevet.call_reports r
+     JOIN brevet.entries e ON ((e.index = r.entry_index))),
+    LATERAL jsonb_to_recordset(((convert_from(e.body, 'UTF8'::name))::jsonb #> '{report,calls}'::text[])) c(host text, method text, path text, scope text, refused text, other boolean, count bigint, first timestamp with time zone, last timestamp with time zone, statuses jsonb, bytes_in bigint, bytes_out bigint);
+
 CREATE VIEW brevet.audit_issuances AS
  SELECT i.id,
     i.entry_index,
@@ -1096,21 +1180,6 @@ CREATE TABLE brevet.dpop_seen (
     CONSTRAINT dpop_seen_digest_check CHECK ((octet_length(digest) = 32))
 );
 
-CREATE TABLE brevet.entries (
-    index bigint NOT NULL,
-    id uuid NOT NULL,
-    "time" timestamp with time zone NOT NULL,
-    kind text NOT NULL COLLATE pg_catalog."C",
-    body bytea NOT NULL,
-    leaf_hash bytea NOT NULL,
-    CONSTRAINT entries_body_agrees CHECK (((convert_from(body, 'UTF8'::name))::jsonb @> jsonb_build_object('kind', kind, 'id', id))),
-    CONSTRAINT entries_body_check CHECK ((octet_length(body) <= 65536)),
-    CONSTRAINT entries_check CHECK ((leaf_hash = sha256(('\x00'::bytea || body)))),
-    CONSTRAINT entries_index_check CHECK ((index >= 0)),
-    CONSTRAINT entries_kind_check CHECK ((kind = ANY (ARRAY['request.denied'::text, 'request.pending'::text, 'issuance.intent'::text, 'call.refused'::text, 'issuance.issued'::text, 'issuance.failed'::text, 'issuance.unknown'::text, 'issuance.compensated'::text, 'issuance.revoking'::text, 'issuance.revoked'::text, 'issuance.released'::text, 'issuance.expired'::text, 'issuance.used'::text, 'issuance.reported'::text, 'task.end'::text, 'quarantine.add'::text, 'quarantine.remove'::text, 'credentials.revoke'::text, 'approval.vote'::text, 'approval.remembered'::text, 'approval.withdrawn'::text, 'person.seen'::text, 'passkey.registered'::text, 'passkey.removed'::text, 'catalogue.proposed'::text, 'catalogue.applied'::text, 'catalogue.rejected'::text, 'ledger.pruned'::text])))
-)
-PARTITION BY RANGE (index);
-
 CREATE TABLE brevet.entries_0 (
     index bigint NOT NULL,
     id uuid NOT NULL,
@@ -1122,7 +1191,7 @@ CREATE TABLE brevet.entries_0 (
     CONSTRAINT entries_body_check CHECK ((octet_length(body) <= 65536)),
     CONSTRAINT entries_check CHECK ((leaf_hash = sha256(('\x00'::bytea || body)))),
     CONSTRAINT entries_index_check CHECK ((index >= 0)),
-    CONSTRAINT entries_kind_check CHECK ((kind = ANY (ARRAY['request.denied'::text, 'request.pending'::text, 'issuance.intent'::text, 'call.refused'::text, 'issuance.issued'::text, 'issuance.failed'::text, 'issuance.unknown'::text, 'issuance.compensated'::text, 'issuance.revoking'::text, 'issuance.revoked'::text, 'issuance.released'::text, 'issuance.expired'::text, 'issuance.used'::text, 'issuance.reported'::text, 'task.end'::text, 'quarantine.add'::text, 'quarantine.remove'::text, 'credentials.revoke'::text, 'approval.vote'::text, 'approval.remembered'::text, 'approval.withdrawn'::text, 'person.seen'::text, 'passkey.registered'::text, 'passkey.removed'::text, 'catalogue.proposed'::text, 'catalogue.applied'::text, 'catalogue.rejected'::text, 'ledger.pruned'::text])))
+    CONSTRAINT entries_kind_check CHECK ((kind = ANY (ARRAY['request.denied'::text, 'request.pending'::text, 'issuance.intent'::text, 'call.refused'::text, 'calls.recorded'::text, 'issuance.issued'::text, 'issuance.failed'::text, 'issuance.unknown'::text, 'issuance.compensated'::text, 'issuance.revoking'::text, 'issuance.revoked'::text, 'issuance.released'::text, 'issuance.expired'::text, 'issuance.used'::text, 'issuance.reported'::text, 'task.end'::text, 'quarantine.add'::text, 'quarantine.remove'::text, 'credentials.revoke'::text, 'approval.vote'::text, 'approval.remembered'::text, 'approval.withdrawn'::text, 'person.seen'::text, 'passkey.registered'::text, 'passkey.removed'::text, 'catalogue.proposed'::text, 'catalogue.applied'::text, 'catalogue.rejected'::text, 'ledger.pruned'::text])))
 );
 
 CREATE VIEW brevet.entry_partitions AS
@@ -1249,6 +1318,15 @@ CREATE TABLE brevet.webhooks (
 );
 
 ALTER TABLE ONLY brevet.entries ATTACH PARTITION brevet.entries_0 FOR VALUES FROM ('0') TO ('4096');
+
+ALTER TABLE ONLY brevet.call_reports
+    ADD CONSTRAINT call_reports_entry_index_key UNIQUE (entry_index);
+
+ALTER TABLE ONLY brevet.call_reports
+    ADD CONSTRAINT call_reports_of_session UNIQUE (spiffe_id, task, session, sequence);
+
+ALTER TABLE ONLY brevet.call_reports
+    ADD CONSTRAINT call_reports_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY brevet.catalogue_changes
     ADD CONSTRAINT catalogue_changes_entry_index_key UNIQUE (entry_index);
@@ -1462,6 +1540,10 @@ ALTER INDEX brevet.entries_of_prunes ATTACH PARTITION brevet.entries_0_index_idx
 ALTER INDEX brevet.entries_of_removals ATTACH PARTITION brevet.entries_0_index_idx3;
 
 ALTER INDEX brevet.entries_pkey ATTACH PARTITION brevet.entries_0_pkey;
+
+CREATE TRIGGER call_reports_are_kept BEFORE DELETE OR UPDATE OR TRUNCATE ON brevet.call_reports FOR EACH STATEMENT EXECUTE FUNCTION brevet.only_pruned();
+
+CREATE TRIGGER call_reports_gateway_says_so AFTER INSERT ON brevet.call_reports FOR EACH ROW EXECUTE FUNCTION brevet.gateway_says_so();
 
 CREATE TRIGGER catalogue_change_counts AFTER INSERT ON brevet.catalogue_changes FOR EACH ROW EXECUTE FUNCTION brevet.catalogue_change_counts();
 
@@ -1683,6 +1765,9 @@ GRANT ALL ON FUNCTION brevet.may_register(of text, named text, key text) TO brev
 REVOKE ALL ON FUNCTION brevet.may_report(asked uuid, holder text) FROM PUBLIC;
 GRANT ALL ON FUNCTION brevet.may_report(asked uuid, holder text) TO brevet_broker;
 
+REVOKE ALL ON FUNCTION brevet.may_report_calls(asked uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION brevet.may_report_calls(asked uuid) TO brevet_broker;
+
 REVOKE ALL ON FUNCTION brevet.may_unregister(of text, which uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION brevet.may_unregister(of text, which uuid) TO brevet_broker;
 
@@ -1702,6 +1787,14 @@ GRANT ALL ON FUNCTION brevet.signed(shown text, v brevet.votes) TO brevet_broker
 
 REVOKE ALL ON FUNCTION brevet.tidy_terms() FROM PUBLIC;
 GRANT ALL ON FUNCTION brevet.tidy_terms() TO brevet_broker;
+
+GRANT SELECT,INSERT ON TABLE brevet.call_reports TO brevet_broker;
+GRANT SELECT ON TABLE brevet.call_reports TO brevet_auditor;
+
+GRANT SELECT,INSERT ON TABLE brevet.entries TO brevet_broker;
+GRANT SELECT ON TABLE brevet.entries TO brevet_auditor;
+
+GRANT SELECT ON TABLE brevet.audit_calls TO brevet_auditor;
 
 GRANT SELECT ON TABLE brevet.audit_issuances TO brevet_auditor;
 
@@ -1768,9 +1861,6 @@ GRANT SELECT ON TABLE brevet.deployment TO brevet_broker;
 GRANT UPDATE(bootstrap_ended_at) ON TABLE brevet.deployment TO brevet_broker;
 
 GRANT SELECT,INSERT,DELETE ON TABLE brevet.dpop_seen TO brevet_broker;
-
-GRANT SELECT,INSERT ON TABLE brevet.entries TO brevet_broker;
-GRANT SELECT ON TABLE brevet.entries TO brevet_auditor;
 
 GRANT SELECT ON TABLE brevet.entry_partitions TO brevet_broker;
 GRANT SELECT ON TABLE brevet.entry_partitions TO brevet_auditor;

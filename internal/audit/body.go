@@ -97,6 +97,10 @@ type body struct {
 	Calls      int64   `json:"calls"`
 	LastUsedAt *string `json:"last_used_at"`
 
+	// Task and Report are what a sandbox's egress gateway reports about the calls of a task.
+	Task   string      `json:"task"`
+	Report *callReport `json:"report"`
+
 	Credential string `json:"credential"`
 	Assertion  string `json:"assertion"`
 	PublicKey  string `json:"public_key"`

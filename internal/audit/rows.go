@@ -133,7 +133,7 @@ func same(column, a, b string) bool {
 		was, ok := decode(a)
 		is, okToo := decode(b)
 		return ok && okToo && reflect.DeepEqual(was, is)
-	case "time", "expires_at", "status_time", "ends_at", "since", "said_at", "last_used_at", "removed_at":
+	case "time", "expires_at", "status_time", "ends_at", "since", "until", "said_at", "last_used_at", "removed_at":
 		was, err := time.Parse(time.RFC3339Nano, a)
 		is, errToo := time.Parse(time.RFC3339Nano, b)
 		return err == nil && errToo == nil && was.Equal(is)

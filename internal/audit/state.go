@@ -32,10 +32,11 @@ type state struct {
 	met    map[string]time.Time // when the provider last described a person
 	groups map[string][]string  // the groups of people at that time
 
-	uses map[uuid.UUID]use // by issuance
-	keys map[string]*held  // by the id of the passkey
-	owns map[string]*held  // by its credential
-	once map[string]bool   // digests of public keys
+	uses  map[uuid.UUID]use   // by issuance
+	calls map[uuid.UUID]calls // by the id of the report
+	keys  map[string]*held    // by the id of the passkey
+	owns  map[string]*held    // by its credential
+	once  map[string]bool     // digests of public keys
 
 	pruned int64 // entries before this index were pruned, except those that are there
 
@@ -53,7 +54,7 @@ func newState() *state {
 		quarantines: project(Quarantines), people: project(People), passkeys: project(Passkeys), votes: project(Votes), changes: project(CatalogueChanges),
 		head: project(CatalogueHead), ends: map[string]taskEnd{},
 		catalogues: map[string]int64{}, decided: map[string]bool{}, ballots: map[string][]vote{}, met: map[string]time.Time{},
-		groups: map[string][]string{}, uses: map[uuid.UUID]use{},
+		groups: map[string][]string{}, uses: map[uuid.UUID]use{}, calls: map[uuid.UUID]calls{},
 		keys: map[string]*held{}, owns: map[string]*held{}, once: map[string]bool{},
 	}
 	s.head.set(-1, "true", "0", Null, Null)
@@ -76,6 +77,8 @@ func (s *state) apply(p *parsed) {
 		s.changeCatalogue(b, index)
 	case "issuance.reported":
 		s.report(b, index)
+	case "calls.recorded":
+		s.reportCalls(b, index)
 	case "passkey.registered":
 		s.register(b, index)
 	case "passkey.removed":
@@ -220,6 +223,15 @@ func (s *state) table(row Row) {
 			}
 		}
 		expected.compare(row, &s.projections)
+	case CallReports:
+		expected := project(CallReports)
+		if key, ok := id(row.Values[0]); ok {
+			if c, said := s.calls[key]; said {
+				expected.set(c.index, c.row(key)...)
+				delete(s.calls, key)
+			}
+		}
+		expected.compare(row, &s.projections)
 	default:
 		for _, p := range []*projection{s.tasks, s.quarantines, s.people, s.passkeys, s.votes, s.changes, s.head} {
 			if p.table == row.Table {
@@ -269,6 +281,11 @@ func (s *state) end() {
 	missing := project(Uses)
 	for key, u := range s.uses {
 		missing.set(u.index, u.row(key)...)
+	}
+	missing.rest(&s.projections)
+	missing = project(CallReports)
+	for key, c := range s.calls {
+		missing.set(c.index, c.row(key)...)
 	}
 	missing.rest(&s.projections)
 }

@@ -319,7 +319,9 @@ var (
 	Votes       = table("votes", 3, "request", "voter", "verdict", "covers", "time", "note", "entry_index", "credential", "assertion")
 	Passkeys    = table("passkeys", 1, "id", "person", "credential", "public_key", "digest", "algorithm", "sign_count", "name",
 		"time", "entry_index", "removed_at", "removed_index")
-	Uses = table("uses", 1, "issuance", "began", "calls", "last_used_at", "time", "entry_index")
+	Uses        = table("uses", 1, "issuance", "began", "calls", "last_used_at", "time", "entry_index")
+	CallReports = table("call_reports", 1, "id", "trust_domain", "spiffe_id", "task", "session", "sequence", "since", "until", "final",
+		"time", "entry_index")
 
 	CatalogueChanges = table("catalogue_changes", 1, "id", "kind", "digest", "base", "version", "proposal", "proposer",
 		"actor", "reason", "time", "entry_index")
@@ -327,7 +329,7 @@ var (
 	Catalogues    = table("catalogues", 1, "digest", "names", "contents")
 
 	// Tables are the tables whose rows come last.
-	Tables = []*Table{TaskEnds, Quarantines, People, Passkeys, Votes, Uses, CatalogueChanges, CatalogueHead, Catalogues}
+	Tables = []*Table{TaskEnds, Quarantines, People, Passkeys, Votes, Uses, CallReports, CatalogueChanges, CatalogueHead, Catalogues}
 )
 
 var (

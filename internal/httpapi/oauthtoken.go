@@ -139,7 +139,7 @@ func readDetails(f form) (authorizationDetail, error) {
 	if text == "" {
 		return authorizationDetail{}, nil
 	}
-	if _, err := parseObject([]byte(`{"`+member+`":`+text+`}`), map[string]bool{member: true}); err != nil {
+	if _, err := parseObject([]byte(`{"`+member+`":`+text+`}`), map[string]bool{member: true}, maxTokens); err != nil {
 		return authorizationDetail{}, badDetails("is not valid JSON")
 	}
 	var all []authorizationDetail

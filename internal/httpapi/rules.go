@@ -34,6 +34,8 @@ const (
 	maxBody, maxCatalogue = 64 << 10, 8 << 20
 	// maxDepth is the maximum nesting depth of a body, and maxTokens its maximum number of names, values and brackets.
 	maxDepth, maxTokens = 32, 2000
+	// maxCallTokens is maxTokens for a report of calls: 128 rows of at most 40 each.
+	maxCallTokens = 6000
 	// maxReason and maxKey are the maximum length of a reason and of a key that the caller sends, in bytes. openapi.yaml can only
 	// count characters.
 	maxReason, maxKey = 1000, 8 << 10
@@ -49,9 +51,12 @@ const (
 func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who caller) (T, error) {
 	var out T
 	operation := callOf(r).operation
-	rule, most := s.rules[operation], int64(maxBody)
-	if operation == "applyCatalogue" {
+	rule, most, tokens := s.rules[operation], int64(maxBody), maxTokens
+	switch operation {
+	case "applyCatalogue":
 		most = maxCatalogue
+	case "reportCalls":
+		tokens = maxCallTokens
 	}
 	var body []byte
 	var object map[string]any
@@ -61,7 +66,7 @@ func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who cal
 			body, err = readAll(w, r, most)
 		}
 		if err == nil {
-			object, err = parseObject(body, rule.members)
+			object, err = parseObject(body, rule.members, tokens)
 		}
 		if err != nil {
 			return out, err
@@ -80,7 +85,7 @@ func readOrder[T any](s *Server, w http.ResponseWriter, r *http.Request, who cal
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field == "ttl" {
 		return out, invalid("ttl")
 	}
-	if _, ok := errors.AsType[*time.ParseError](err); ok {
+	if _, ok := errors.AsType[*time.ParseError](err); ok && rule.members["at"] {
 		return out, invalid("at")
 	}
 	return out, &requestError{kind: errInvalid, detail: "body"}
@@ -119,12 +124,13 @@ func readAll(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error)
 }
 
 // parseObject returns the one JSON object in body (RFC 7493: no duplicate names, valid UTF-8, no lone surrogates), of bounded
-// depth and size. The object must not contain NUL, and its top-level members must all be in members. A number keeps its digits.
-func parseObject(body []byte, members map[string]bool) (map[string]any, error) {
+// depth and number of tokens. The object must not contain NUL, and its top-level members must all be in members. A number keeps its
+// digits.
+func parseObject(body []byte, members map[string]bool, tokens int) (map[string]any, error) {
 	if !utf8.Valid(body) {
 		return nil, malformed("utf8")
 	}
-	p := parser{Decoder: jsontext.NewDecoder(bytes.NewReader(body)), members: members}
+	p := parser{Decoder: jsontext.NewDecoder(bytes.NewReader(body)), members: members, most: tokens}
 	if p.PeekKind() != '{' {
 		return nil, malformed("not_an_object")
 	}
@@ -142,7 +148,8 @@ func parseObject(body []byte, members map[string]bool) (map[string]any, error) {
 type parser struct {
 	*jsontext.Decoder
 	members map[string]bool
-	tokens  int
+	tokens  int // read so far
+	most    int
 }
 
 // value reads the next value: nil, a bool, a string, a json.Number, a []any or a map[string]any.
@@ -202,7 +209,7 @@ func (p *parser) token() (jsontext.Token, error) {
 		return token, malformed("syntax")
 	case p.StackDepth() > maxDepth:
 		return token, malformed("too_deep")
-	case p.tokens > maxTokens:
+	case p.tokens > p.most:
 		return token, malformed("too_many_tokens")
 	}
 	return token, nil

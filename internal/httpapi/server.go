@@ -132,9 +132,9 @@ type Server struct {
 	metrics   *metrics
 	router    *chi.Mux
 	handler   http.Handler
-	// pace limits the calls of people, polls the polling for approvals, offers the listing of scopes, and reports the reporting
-	// of uses.
-	pace, polls, offers, reports *ratelimit.Limiter
+	// pace limits the calls of people, polls the polling for approvals, offers the listing of scopes, reports the reporting of uses,
+	// and callReports the reporting of calls.
+	pace, polls, offers, reports, callReports *ratelimit.Limiter
 	// issuing bounds how many credentials are issued at once, ending how many calls of workloads end something at once, ordering how
 	// many orders of workloads are carried out at once, introspecting how many tokens are introspected at once, and confirming how many
 	// callers ask at once which credentials are in force: by trust domain and caller.
@@ -174,6 +174,7 @@ func New(cfg Config) (*Server, error) {
 		ordering:   ratelimit.NewFairSemaphore(2*orderedAtOnce*max(2, runtime.GOMAXPROCS(0)), orderedAtOnce),
 		confirming: ratelimit.NewFairSemaphore(confirmedAtOnce, confirmedByOne),
 
+		callReports:   ratelimit.New(1.0/callReportsEvery, callReportsAtOnce),
 		introspecting: ratelimit.NewFairSemaphore(2*introspectedAtOnce*max(2, runtime.GOMAXPROCS(0)), introspectedAtOnce),
 		reading:       ratelimit.NewFairQueue((cfg.ReadConns+1)/2, maxReading, maxReadingEach),
 		auditing:      ratelimit.NewFairQueue((cfg.AuditConns+1)/2, maxReading, maxReadingEach),

@@ -11,7 +11,7 @@ import (
 
 // announceSQL appends a batch of commands and projects their effects in the same statement. No two commands in a batch
 // concern the same task, quarantine, request or person. At most one concerns the catalogue, and at most one concerns
-// passkeys. Usage reports of holders go through this statement too, because the one that appends issuances has no time for
+// passkeys. Reports of uses and calls go through this statement too, because the one that appends issuances has no time for
 // them.
 const announceSQL = `
 WITH locked AS MATERIALIZED (
@@ -56,6 +56,7 @@ WITH locked AS MATERIALIZED (
 			WHEN kind = 'passkey.registered' THEN may_register(doc #>> '{actor,id}', doc ->> 'credential', doc ->> 'digest')
 			WHEN kind = 'passkey.removed' THEN may_unregister(doc #>> '{actor,id}', (doc ->> 'passkey')::uuid)
 			WHEN kind = 'issuance.reported' THEN may_report(id, doc #>> '{actor,spiffe_id}')
+			WHEN kind = 'calls.recorded' THEN may_report_calls(id)
 			WHEN kind IN ('catalogue.proposed', 'catalogue.applied', 'catalogue.rejected') THEN may_change_catalogue(kind, doc)
 			ELSE true END AS accepted
 		FROM item
@@ -119,6 +120,13 @@ WITH locked AS MATERIALIZED (
 	SELECT j.id, i.entry_index, (j.doc ->> 'calls')::bigint, (j.doc ->> 'last_used_at')::timestamptz, j.time, head.base + j.place
 	FROM judged AS j JOIN issuances AS i ON i.id = j.id, head
 	WHERE j.accepted AND j.kind = 'issuance.reported'
+), called AS (
+	INSERT INTO call_reports (id, trust_domain, spiffe_id, task, session, sequence, since, until, final, time, entry_index)
+	SELECT id, doc #>> '{actor,trust_domain}', doc #>> '{actor,spiffe_id}', doc ->> 'task', (doc #>> '{report,session}')::uuid,
+		(doc #>> '{report,sequence}')::bigint, (doc #>> '{report,since}')::timestamptz, (doc #>> '{report,until}')::timestamptz,
+		(doc #>> '{report,final}')::boolean, time, head.base + place
+	FROM judged, head
+	WHERE accepted AND kind = 'calls.recorded'
 ), changed AS (
 	INSERT INTO catalogue_changes (
 		id, kind, digest, base, version, proposal, proposer, actor, reason, time, entry_index)

@@ -118,7 +118,7 @@ func (l *Ledger) writable(ctx context.Context) bool {
 
 // begins reports whether the entry begins something, or records that nothing began. It does not end anything.
 func (e *entry) begins() bool {
-	return slices.Contains([]string{kindDenied, kindPending, kindIntent, kindRefused}, e.kind)
+	return slices.Contains([]string{kindDenied, kindPending, kindIntent, kindRefused, kindCalls}, e.kind)
 }
 
 // begun reports whether an entry of a batch begins something.

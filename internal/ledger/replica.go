@@ -187,7 +187,7 @@ func (r *replica) read(ctx context.Context, cache *tokencache.Cache) (tokencache
 		FROM ledger_head AS h LEFT JOIN catalogue_head AS c ON true LEFT JOIN LATERAL (
 			SELECT index, id, kind, body FROM entries
 			WHERE index >= greatest(@seen, h.size - @most) AND index < h.size AND kind NOT IN (
-				'request.denied', 'request.pending', 'issuance.intent', 'issuance.issued', 'issuance.reported', 'call.refused', 'quarantine.remove',
+				'request.denied', 'request.pending', 'issuance.intent', 'issuance.issued', 'issuance.reported', 'call.refused', 'calls.recorded', 'quarantine.remove',
 				'credentials.revoke', 'approval.vote', 'approval.remembered', 'approval.withdrawn', 'person.seen', 'passkey.registered', 'passkey.removed',
 				'catalogue.proposed', 'catalogue.applied', 'catalogue.rejected')
 			ORDER BY index

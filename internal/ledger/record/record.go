@@ -82,6 +82,9 @@ type Header struct {
 // ErrUnrecordable means that the ledger cannot hold this record, now or later.
 var ErrUnrecordable = errors.New("record cannot be kept")
 
+// ErrTooLarge means that the body of the entry exceeds its limit. It wraps ErrUnrecordable.
+var ErrTooLarge = fmt.Errorf("%w: it is larger than %d bytes", ErrUnrecordable, maxBody)
+
 // Stored returns the time as Postgres keeps it: in UTC and in whole microseconds.
 func Stored(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
@@ -102,7 +105,7 @@ func Encode(body any) (canonical []byte, leaf tlog.Hash, err error) {
 		return nil, leaf, fmt.Errorf("%w: it has no canonical JSON form", ErrUnrecordable)
 	}
 	if len(value) > maxBody {
-		return nil, leaf, fmt.Errorf("%w: it is larger than %d bytes", ErrUnrecordable, maxBody)
+		return nil, leaf, ErrTooLarge
 	}
 	if holdsNUL(value) {
 		return nil, leaf, fmt.Errorf("%w: it holds a NUL character", ErrUnrecordable)

@@ -249,11 +249,12 @@ func (p *pruning) choose(ctx context.Context) error {
 		`ANALYZE going`)
 }
 
-// forget deletes the records of what goes, and the ends of tasks that no later entry mentions.
+// forget deletes the records of what goes, the reports of calls, and the ends of tasks that no later entry mentions.
 func (p *pruning) forget(ctx context.Context) error {
 	return p.exec(ctx, `SET LOCAL brevet.pruning = 'on'`, `
 		DELETE FROM votes WHERE request IN (SELECT id FROM going)`, `
 		DELETE FROM uses WHERE issuance IN (SELECT id FROM going)`, `
+		DELETE FROM call_reports WHERE entry_index < @beyond`, `
 		DELETE FROM webhook_notices WHERE entry_index < @beyond`, `
 		DELETE FROM issuances WHERE id IN (SELECT id FROM going)`, `
 		WITH later AS MATERIALIZED (
@@ -277,7 +278,7 @@ func (p *pruning) keep(ctx context.Context) error {
 	err := p.exec(ctx, `CREATE TABLE `+p.table()+` (LIKE entries INCLUDING ALL)`, `
 		INSERT INTO `+p.table()+`
 		SELECT e.* FROM entries AS e
-		WHERE e.index < @beyond AND e.kind NOT IN ('call.refused', 'credentials.revoke')
+		WHERE e.index < @beyond AND e.kind NOT IN ('call.refused', 'credentials.revoke', 'calls.recorded')
 			AND NOT EXISTS (SELECT FROM going AS g WHERE g.id = e.id)
 			AND (e.kind <> 'task.end' OR EXISTS (
 				SELECT FROM task_ends AS t

@@ -2,6 +2,7 @@ package search
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 
 // timelineSQL reads the entries that concern the requests in about: their own entries, the end of their task, and the
 // commands that name one of them, or the task with its sandbox. A broader command may be about another sandbox's task of
-// that name, and not everyone may read it.
+// that name, and not everyone may read it. For a task, the reports of its calls replace %s.
 const timelineSQL = `
 	), told AS (
 		SELECT e.* FROM entries AS e WHERE e.id IN (SELECT id FROM about)
@@ -26,6 +27,7 @@ const timelineSQL = `
 			SELECT FROM about AS a
 			WHERE a.id::text = o.target ->> 'id'
 				OR a.spiffe_id = o.target ->> 'spiffe_id' AND a.task = o.target ->> 'task')
+		%s
 	)
 	SELECT e.index, e.time, e.kind, e.id::text AS id, coalesce(doc ->> 'status', '') AS status,
 		coalesce(doc ->> 'detail', '') AS detail, coalesce(doc #>> '{request,scope}', '') AS scope,
@@ -36,7 +38,11 @@ const timelineSQL = `
 		coalesce(doc #>> '{actor,name}', '') AS actor_name, coalesce(doc ->> 'verdict', '') AS verdict,
 		coalesce(doc ->> 'covers', '') AS covers, coalesce(doc ->> 'note', '') AS note,
 		coalesce(doc ->> 'reason', doc #>> '{request,reason}', '') AS reason, (doc ->> 'at')::timestamptz AS at,
-		CASE WHEN e.kind = 'issuance.reported' THEN (doc ->> 'calls')::bigint END AS calls
+		CASE e.kind WHEN 'issuance.reported' THEN (doc ->> 'calls')::bigint WHEN 'calls.recorded' THEN (
+			SELECT coalesce(sum((c ->> 'count')::bigint), 0)::bigint FROM jsonb_array_elements(doc #> '{report,calls}') AS c) END AS calls,
+		CASE e.kind WHEN 'calls.recorded' THEN (
+			SELECT coalesce(sum((c ->> 'count')::bigint), 0)::bigint FROM jsonb_array_elements(doc #> '{report,calls}') AS c
+			WHERE c ? 'refused') END AS refused
 	FROM told AS e, LATERAL (SELECT convert_from(e.body, 'UTF8')::jsonb AS doc) AS body
 	WHERE e.index >= @from
 	ORDER BY e.index
@@ -50,7 +56,7 @@ type happening struct {
 	Actor, ActorName                   string
 	Verdict, Covers, Note, Reason      string
 	At                                 *time.Time
-	Calls                              *int64
+	Calls, Refused                     *int64
 }
 
 // Timeline is that of [broker.EventFeed].
@@ -65,20 +71,26 @@ func (r *Searcher) Timeline(ctx context.Context, of broker.TimelineQuery, reach 
 	args := pgx.NamedArgs{
 		"id": id, "spiffe_id": of.SPIFFEID, "task": of.Task, "trust_domain": domainOf(of.SPIFFEID), "from": of.From, "limit": of.Limit,
 	}
+	within := record.Within(reach, "trust_domain", args)
 	about := `spiffe_id = @spiffe_id AND task = @task AND trust_domain = @trust_domain`
+	// The reports of calls are large, so no more of them are read than fit the page.
+	calls := `UNION ALL (
+		SELECT e.* FROM call_reports JOIN entries AS e ON e.index = entry_index
+		WHERE ` + about + ` AND ` + within + ` AND entry_index >= @from ORDER BY entry_index LIMIT @limit)`
 	if of.ID != "" {
+		calls = ""
 		about = `id IN (SELECT unnest(ARRAY[id, approves, redeemed_by, remembered]) FROM issuances WHERE id = @id)`
 	}
 	rows, err := r.poolFor(reach).Query(ctx, `
 		WITH about AS MATERIALIZED (
 			SELECT id, entry_index, spiffe_id, task FROM issuances
-			WHERE `+about+` AND `+record.Within(reach, "trust_domain", args)+timelineSQL, args)
+			WHERE `+about+` AND `+within+fmt.Sprintf(timelineSQL, calls), args)
 	all, err := postgres.Collect(rows, err, func(r pgx.CollectableRow) (broker.TimelineEvent, error) {
 		h, err := pgx.RowToStructByName[happening](r)
 		return broker.TimelineEvent{
 			Index: h.Index, Time: h.Time.UTC(), Kind: h.Kind, ID: h.ID, Status: broker.Status(h.Status), Detail: h.Detail,
 			Scope: h.Scope, Resource: h.Resource, Code: h.Code, Explanation: h.Explanation, Actor: h.Actor, ActorName: h.ActorName,
-			Verdict: h.Verdict, Covers: h.Covers, Note: h.Note, Reason: h.Reason, Calls: h.Calls, At: record.Instant(h.At),
+			Verdict: h.Verdict, Covers: h.Covers, Note: h.Note, Reason: h.Reason, Calls: h.Calls, Refused: h.Refused, At: record.Instant(h.At),
 		}, err
 	})
 	switch {
