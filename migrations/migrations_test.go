@@ -79,7 +79,7 @@ func TestUpDownUp(t *testing.T) {
 func TestDownKeepsEntries(t *testing.T) {
 	for kind, stays := range map[string]int{
 		"call.refused": 1, "ledger.pruned": 1, "request.denied": 2, "issuance.intent": 2, "task.end": 2, "quarantine.add": 2, "credentials.revoke": 2,
-		"approval.vote": 3, "person.seen": 3, "passkey.registered": 3, "catalogue.applied": 4, "issuance.reported": 5,
+		"approval.vote": 3, "person.seen": 3, "passkey.registered": 3, "catalogue.applied": 4, "issuance.reported": 5, "calls.recorded": 5,
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()

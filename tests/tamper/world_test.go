@@ -190,6 +190,7 @@ func (w *world) story(n int) {
 		w.end(w.record(n, dynamic(scopes.KindSSH)), broker.StatusIssued, broker.StatusReleased)
 	case 8:
 		w.refuse()
+		w.reportCalls(n)
 	case 9:
 		w.commands(n)
 	case 10:
@@ -308,6 +309,22 @@ func (w *world) report(rec broker.Record, calls int64) {
 		use.LastUsed = rec.Time.Add(2 * time.Second)
 	}
 	_, err := w.l.Report(w.t.Context(), use)
+	w.must(err)
+}
+
+// reportCalls reports, as a sandbox's egress gateway, what the sandbox called.
+func (w *world) reportCalls(n int) {
+	w.t.Helper()
+	report := broker.CallReport{
+		Task: fmt.Sprintf("task-%d", n), Sandbox: broker.Actor{Workload: subject(n)}, Time: w.begun.Add(3 * time.Second),
+		Session: uuid.NewString(), Sequence: 1, Since: w.begun, Until: w.begun.Add(2 * time.Second), Final: n%24 > 12,
+	}
+	for host := range n % 3 {
+		report.Calls = append(report.Calls, broker.CallRow{
+			Host: fmt.Sprintf("host-%d.test", host), Method: "GET", Count: 2, First: w.begun, Last: w.begun, Statuses: map[string]int64{"2xx": 1, "none": 1},
+		})
+	}
+	_, err := w.l.ReportCalls(w.t.Context(), report)
 	w.must(err)
 }
 
