@@ -1948,7 +1948,8 @@ type TimelineEvent struct {
 	// ByName The name of the person at that time. Only auditors see it.
 	ByName string `json:"by_name,omitempty,omitzero"`
 
-	// Calls The number of calls for which the credential was used, as its holder reports.
+	// Calls The number of calls for which the credential was used, as its holder reports, or the number of calls in a
+	// report of an egress gateway.
 	Calls        *int64 `json:"calls,omitempty"`
 	Covers       string `json:"covers,omitempty,omitzero"`
 	DecisionCode string `json:"decision_code,omitempty,omitzero"`
@@ -1970,7 +1971,10 @@ type TimelineEvent struct {
 	Note string `json:"note,omitempty,omitzero"`
 
 	// Reason Untrusted text from the author of the request or order.
-	Reason   string `json:"reason,omitempty,omitzero"`
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Refused The number of these calls that the egress gateway refused.
+	Refused  *int64 `json:"refused,omitempty"`
 	Resource string `json:"resource,omitempty,omitzero"`
 	Scope    string `json:"scope,omitempty,omitzero"`
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -28,6 +29,7 @@ type AuditCmd struct {
 	Whose      AuditWhoseCmd      `cmd:"" help:"Find the owner of a leaked credential."`
 	Tail       AuditTailCmd       `cmd:"" help:"Show new records until Ctrl-C."`
 	Task       AuditTaskCmd       `cmd:"" help:"Show the timeline of one task."`
+	Calls      AuditCallsCmd      `cmd:"" help:"Show what a sandbox called during a task, as its egress gateways report it."`
 	Usage      AuditUsageCmd      `cmd:"" help:"Compare granted and used credentials, by scope."`
 	Unrevoked  AuditUnrevokedCmd  `cmd:"" help:"List overdue credentials that are not confirmed as revoked. Fails if there are any."`
 	Checkpoint AuditCheckpointCmd `cmd:"" help:"Print the latest signed checkpoint of the log, for storage outside this system."`
@@ -315,11 +317,82 @@ func (c *AuditTaskCmd) Run(ctx context.Context, con *console) error {
 			if e.Calls != nil {
 				details = append(details, plural(*e.Calls, "call", "calls")+" (self-reported)")
 			}
+			if e.Refused != nil && *e.Refused > 0 {
+				details = append(details, fmt.Sprintf("%d refused", *e.Refused))
+			}
 			details = slices.DeleteFunc(details, func(part string) bool { return part == "" })
 			t.row(dateTime(e.Time), e.Kind, orDash(e.Status), orDash(e.By), e.ID, short(strings.Join(details, ", "), 100))
 		}
 		return t.Flush()
 	})
+}
+
+// AuditCallsCmd is `brevet audit calls`.
+type AuditCallsCmd struct {
+	OfficialFlags
+	Task     string `help:"Task whose calls to show." required:""`
+	SPIFFEID string `help:"Sandbox that owns the task." name:"spiffe-id" required:""`
+}
+
+// Run prints first whether calls may be missing, and then a table, or one JSON document.
+func (c *AuditCallsCmd) Run(ctx context.Context, con *console) error {
+	return call(ctx, con, c.OfficialFlags, func(broker *client.Client) error {
+		calls, err := broker.TaskCalls(ctx, c.SPIFFEID, c.Task)
+		switch {
+		case errors.Is(err, client.ErrNotFound) && !con.json:
+			return fmt.Errorf("nothing that you may see is recorded about calls of task %s of %s: "+
+				"either no egress gateway has reported any, or the sandbox is outside your reach: %w", quote(c.Task), quote(c.SPIFFEID), err)
+		case err != nil:
+			return err
+		case con.json:
+			return con.encode(calls)
+		}
+		for _, line := range incomplete(calls) {
+			fmt.Fprintln(con.out, line)
+		}
+		con.say("the calls are as the sandbox's egress gateways report them")
+		const header = "FIRST\tLAST\tHOST\tMETHOD\tPATH\tSCOPE\tREFUSED\tCALLS\tSTATUSES\tSENT\tRECEIVED"
+		return printList(con, calls.Calls, "no calls", header, func(r openapi.CallRow) []any {
+			host := short(r.Host, 60)
+			if r.Other {
+				host = "(all others)"
+			}
+			return []any{
+				dateTime(r.First), dateTime(r.Last), host, orDash(r.Method), orDash(short(r.Path, 60)), orDash(r.Scope), orDash(r.Refused),
+				r.Count, statuses(r.Statuses), r.BytesIn, r.BytesOut,
+			}
+		})
+	})
+}
+
+// incomplete says what may be missing, or nothing if nothing is.
+func incomplete(calls openapi.TaskCalls) []string {
+	if calls.Complete {
+		return nil
+	}
+	lines := []string{"INCOMPLETE: the sandbox may have made more calls than these."}
+	for _, s := range calls.Sessions {
+		if !s.Closed {
+			lines = append(lines, fmt.Sprintf("Session %s is not closed: calls after %s are not reported.", safetext.Text(s.Session), dateTime(s.ReportedUntil)))
+		}
+		if len(s.Missing) > 0 {
+			numbers := fmt.Sprint(s.Missing)
+			lines = append(lines, fmt.Sprintf("Session %s lacks its reports %s.", safetext.Text(s.Session), short(strings.Trim(numbers, "[]"), 60)))
+		}
+	}
+	if calls.SessionsOmitted > 0 {
+		lines = append(lines, plural(calls.SessionsOmitted, "further session is", "further sessions are")+" not listed.")
+	}
+	return lines
+}
+
+// statuses writes counts by class, such as "2xx 40, none 2".
+func statuses(of map[string]int64) string {
+	var parts []string
+	for _, class := range slices.Sorted(maps.Keys(of)) {
+		parts = append(parts, fmt.Sprintf("%s %d", class, of[class]))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // AuditUsageCmd is `brevet audit usage`.

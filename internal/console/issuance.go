@@ -125,8 +125,13 @@ func (c *Console) timeline(r *http.Request, who *visitor, q broker.TimelineQuery
 type taskPage struct {
 	SPIFFEID, Task string
 	Alive          []broker.View
+	Calls          *broker.TaskCalls // nil if nothing is reported
+	CallsTooMany   bool              // counting them takes too long for a page
 	Timeline       timeline
 }
+
+// callsPatience bounds the count of a task's calls for a page.
+const callsPatience = 5 * time.Second
 
 // task shows everything recorded about one task. Without parameters it shows a form that asks for the task.
 func (c *Console) task(r *http.Request, who *visitor) (view, error) {
@@ -149,6 +154,16 @@ func (c *Console) task(r *http.Request, who *visitor) (view, error) {
 		return view{}, err
 	}
 	p.Alive = alive.Records
+	counting, cancel := context.WithTimeout(r.Context(), callsPatience)
+	defer cancel()
+	switch calls, err := c.cfg.Broker.TaskCalls(counting, p.SPIFFEID, p.Task, who.Auditor); {
+	case err == nil:
+		p.Calls = &calls
+	case errors.Is(err, broker.ErrTooBroad), counting.Err() != nil && r.Context().Err() == nil:
+		p.CallsTooMany = true
+	case !errors.Is(err, broker.ErrNotFound):
+		return view{}, err
+	}
 	return pageTask.view("Task", p), nil
 }
 

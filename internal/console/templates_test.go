@@ -329,6 +329,7 @@ func samples(t *testing.T) []sample {
 		{Time: before(4 * time.Minute), Kind: "request.pending", ID: sampleID, Scope: record.Scope, Resource: record.Resource, Code: scopes.ReasonApprovalRequired, Reason: "The milestone is done"},
 		{Time: before(3 * time.Minute), Kind: "approval.vote", ID: sampleID, Actor: samplePerson, ActorName: "Alice Archer", Verdict: "approve", Covers: "task", Note: "fine"},
 		{Time: before(2 * time.Minute), Kind: "issuance.reported", ID: sampleID, Calls: &calls},
+		{Time: before(2 * time.Minute), Kind: "calls.recorded", ID: sampleID, Actor: sampleSandbox, Calls: &calls, Refused: &calls},
 		{Time: before(time.Minute), Kind: broker.CommandTaskEnd, ID: sampleID, Detail: broker.CauseTaskEnded, At: ahead(time.Minute)},
 	}}
 	receipt := &audit.Receipt{Version: 1, Issuance: sampleID, Checkpoint: "acme.test/ledger\n9\nAAAA\n\n— x y\n"}
@@ -337,7 +338,16 @@ func samples(t *testing.T) []sample {
 	add("issuance-revoked", auditor, pageIssuance.view("Issuance", issuancePage{View: &revoked, Reported: &events.Events[2], Timeline: events}))
 	add("tasks", auditor, pageTasks.view("Task", taskPage{}))
 	add("tasks-bad", auditor, pageTasks.view("Task", taskPage{Task: "x"}))
-	add("task", admin, pageTask.view("Task", taskPage{SPIFFEID: sampleSandbox, Task: "triage-4711", Alive: []broker.View{record}, Timeline: events}))
+	add("task", admin, pageTask.view("Task", taskPage{SPIFFEID: sampleSandbox, Task: "triage-4711", Alive: []broker.View{record}, Timeline: events, Calls: &broker.TaskCalls{
+		Calls: []broker.CallRow{
+			{Host: "api.github.com", Method: "GET", Path: "/repos/{repo}/issues", Scope: record.Scope, Count: 42, First: before(time.Hour), Last: before(time.Minute), Statuses: map[string]int64{"2xx": 40, "4xx": 2}},
+			{Host: "evil.example", Method: "CONNECT", Refused: "no_rule", Count: 3, First: before(time.Hour), Last: before(time.Minute), Statuses: map[string]int64{"none": 3}},
+			{Other: true, Count: 7, First: before(time.Hour), Last: before(time.Minute), Statuses: map[string]int64{"2xx": 7}},
+		},
+		Sessions: []broker.CallSession{{Session: sampleID, Reports: 2, Since: before(time.Hour), Until: before(time.Minute), Missing: []int64{2}}},
+	}}))
+	add("task-called", auditor, pageTask.view("Task", taskPage{SPIFFEID: sampleSandbox, Task: "triage-4711", Calls: &broker.TaskCalls{Complete: true}}))
+	add("task-calls-broad", auditor, pageTask.view("Task", taskPage{SPIFFEID: sampleSandbox, Task: "triage-4711", CallsTooMany: true}))
 	add("task-empty", auditor, pageTask.view("Task", taskPage{SPIFFEID: sampleSandbox, Task: "triage-4711"}))
 	add("whose", auditor, pageWhose.view("Find a token's owner", whosePage{}))
 	add("whose-bad", auditor, pageWhose.view("Find a token's owner", whosePage{Bad: true}))

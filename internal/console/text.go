@@ -344,6 +344,7 @@ var (
 		{"issuance.expired", "Expired"},
 		{"issuance.used", "Used"},
 		{"issuance.reported", "Use reported by the holder"},
+		{"calls.recorded", "Calls reported by the egress gateway"},
 		{"approval.vote", "Vote"},
 		{"approval.remembered", "Approval reused"},
 		{"approval.withdrawn", "Withdrawn"},

@@ -58,7 +58,7 @@ type Event struct {
 	Operation   string    `parquet:"operation,dict"`    // the refused operation
 	Suppressed  int64     `parquet:"suppressed"`        // refusals without an entry of their own since the last one with an entry
 	OnBehalfOf  string    `parquet:"on_behalf_of,dict"` // the id of the person the sandbox acts for
-	Calls       int64     `parquet:"calls"`             // how many calls used the issuance, as its holder reports
+	Calls       int64     `parquet:"calls"`             // how many calls used the issuance, or were made in all, as the sandbox reports
 }
 
 // body has the fields of all kinds of entries.
@@ -144,6 +144,13 @@ type body struct {
 	Suppressed int64  `json:"suppressed"`
 
 	Calls int64 `json:"calls"`
+	// Task and Report are what an egress gateway reports about the calls of a task.
+	Task   string `json:"task"`
+	Report struct {
+		Calls []struct {
+			Count int64 `json:"count"`
+		} `json:"calls"`
+	} `json:"report"`
 }
 
 // actor is the id of a person or the SPIFFE ID of a workload. Entries write it in three forms.
@@ -174,7 +181,7 @@ func Read(index int64, text string) (Event, error) {
 		Index: index, ID: b.ID, Time: b.Time, Kind: b.Kind,
 		SPIFFEID:    cmp.Or(b.Subject.SPIFFEID, b.Target.SPIFFEID, b.Target.SPIFFEIDPrefix),
 		TrustDomain: cmp.Or(b.Subject.TrustDomain, b.Target.TrustDomain),
-		Task:        cmp.Or(b.Request.Task, b.Target.Task), Scope: cmp.Or(b.Request.Scope, b.Target.Scope),
+		Task:        cmp.Or(b.Request.Task, b.Target.Task, b.Task), Scope: cmp.Or(b.Request.Scope, b.Target.Scope),
 		Authority: b.Decision.Authority, Resource: b.Decision.Resource,
 		Params:   cmp.Or(string(b.Decision.Params), string(b.Request.Params)),
 		Reason:   cmp.Or(b.Request.Reason, b.Reason, b.Note),
@@ -187,6 +194,12 @@ func Read(index int64, text string) (Event, error) {
 		SVID: b.Subject.SVID, Thumbprint: b.Subject.Thumbprint, JKT: b.Request.JKT, Parent: b.Parent, TTLAsked: b.Request.TTL,
 		Group: b.Decision.Approval.Group, Audience: b.Intent.Audience, Name: b.Minted.Name, VaultPath: b.Intent.Grant.Path,
 		Accessor: b.Minted.Accessor, Lease: b.Minted.Lease, Remote: b.Remote, Operation: b.Operation, Suppressed: b.Suppressed, Calls: b.Calls,
+	}
+	if b.Kind == "calls.recorded" { // the sandbox acts itself; the rows are in the body
+		e.SPIFFEID = string(b.Actor)
+		for _, row := range b.Report.Calls {
+			e.Calls += row.Count
+		}
 	}
 	for _, clamp := range b.Decision.Clamps {
 		e.Clamps = append(e.Clamps, clamp.Bound)

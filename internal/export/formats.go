@@ -307,7 +307,7 @@ func authorizeSession(e Event, source string) ocsfEvent {
 		case "index", "time", "kind", "id", "spiffe_id", "trust_domain", "scope", "expires", "status", "actor":
 			continue // the class has a field for it
 		}
-		if value != "" && (value != "0" || column.name == "calls" && e.Kind == "issuance.reported") {
+		if value != "" && (value != "0" || column.name == "calls" && (e.Kind == "issuance.reported" || e.Kind == "calls.recorded")) {
 			out.Unmapped[column.name] = value
 		}
 	}

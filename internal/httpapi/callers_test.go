@@ -29,6 +29,7 @@ var (
 		{target: "/v1/in-force", body: `{"ids":["` + someID + `"]}`},
 		{target: "/v1/issuances/" + someID + "/release", body: nothing},
 		{target: "/v1/issuances/" + someID + "/uses", body: `{"calls":1}`},
+		{target: "/v1/tasks/t-1/calls", body: `{}`},
 	}
 	forPeople = []wire{
 		{method: "GET", target: "/v1/approvals"},
@@ -45,6 +46,7 @@ var (
 		{method: "GET", target: "/v1/issuances/" + someID + "/receipt"},
 		{method: "GET", target: "/v1/audit/usage"},
 		{method: "GET", target: "/v1/tasks/t-1/timeline?spiffe_id=" + chemist},
+		{method: "GET", target: "/v1/tasks/t-1/calls?spiffe_id=" + chemist},
 		{method: "GET", target: "/v1/tasks/t-1/receipt?spiffe_id=" + chemist},
 		{method: "GET", target: "/v1/ledger/checkpoint"},
 		{method: "GET", target: "/v1/ledger/keys"},

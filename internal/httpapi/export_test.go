@@ -98,3 +98,6 @@ func (s *Server) HoldReads(ctx context.Context, trustDomain, caller string) (rel
 	}
 	return func() { cancel(); all.Wait() }
 }
+
+// MaxTokens is the usual limit of a body.
+const MaxTokens = maxTokens

@@ -326,7 +326,7 @@ func eventOf(h *broker.TimelineEvent, within broker.Reach) TimelineEvent {
 	out := TimelineEvent{
 		Time: h.Time, Kind: h.Kind, ID: h.ID, Status: string(h.Status), Detail: h.Detail, Scope: h.Scope, Resource: h.Resource,
 		DecisionCode: h.Code, Explanation: h.Explanation, By: h.Actor, Verdict: h.Verdict, Covers: h.Covers, Reason: h.Reason,
-		At: h.At, Calls: h.Calls,
+		At: h.At, Calls: h.Calls, Refused: h.Refused,
 	}
 	// A sandbox learns that people decided, but not who voted or what they wrote.
 	if within.Subject == "" {

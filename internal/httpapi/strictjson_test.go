@@ -48,7 +48,7 @@ func TestParseObject(t *testing.T) {
 		"value that is a member's name": {`{"scope":"subject"}`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := httpapi.ParseObject([]byte(tc.body), members)
+			_, err := httpapi.ParseObject([]byte(tc.body), members, httpapi.MaxTokens)
 			if got := httpapi.DetailOf(err); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
@@ -64,7 +64,7 @@ func FuzzParseObject(f *testing.F) {
 	f.Add([]byte(`{"scope":"a.b","params":{"x":[1,{"y":null}]}}`))
 	f.Add([]byte(`{"scope":"a","scope":"b"}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		object, err := httpapi.ParseObject(body, members)
+		object, err := httpapi.ParseObject(body, members, httpapi.MaxTokens)
 		if err != nil {
 			return
 		}
