@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -47,9 +48,9 @@ func (g *Gateway) enter(who Caller) http.HandlerFunc {
 
 		// Clients name the host in the request line of a call to a proxy if the URL is not https.
 		case r.URL.IsAbs() && r.URL.Scheme != "https":
-			refuse(w, &refusal{code: codePlaintext})
+			sandbox.refuse(w, r, r.URL.Host, &refusal{code: codePlaintext})
 		case r.URL.IsAbs() && r.URL.User != nil:
-			refuse(w, &refusal{code: codeMisdirected})
+			sandbox.refuse(w, r, r.URL.Host, &refusal{code: codeMisdirected})
 		case r.URL.IsAbs():
 			g.pass(w, r, sandbox, r.URL)
 
@@ -58,7 +59,12 @@ func (g *Gateway) enter(who Caller) http.HandlerFunc {
 			host, path, found := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
 			target, err := url.Parse("https://" + host + "/" + path)
 			if !found || err != nil || target.User != nil || target.Host != host {
-				refuse(w, &refusal{code: codeNoRule, explanation: "the path does not begin with a host: a base URL is the gateway's URL, a slash and the host"})
+				unclear := &refusal{code: codeNoRule, explanation: "the path does not begin with a host: a base URL is the gateway's URL, a slash and the host"}
+				if r.RequestURI == "/" { // Endpoint.Check, which calls no host
+					refuse(w, unclear)
+				} else {
+					sandbox.refuse(w, r, host, unclear)
+				}
 				return
 			}
 			target.RawQuery = r.URL.RawQuery
@@ -145,16 +151,16 @@ func (g *Gateway) connect(w http.ResponseWriter, r *http.Request, sandbox *Sandb
 	target := strings.ToLower(r.Host)
 	host, port, err := net.SplitHostPort(target)
 	if err != nil || host == "" || port == "" || len(target) > maxTarget {
-		refuse(w, &refusal{code: codeMisdirected})
+		sandbox.refuse(w, r, target, &refusal{code: codeMisdirected})
 		return
 	}
 	if _, err := netip.ParseAddr(host); err == nil {
-		refuse(w, &refusal{code: codeNoRule, explanation: "egress rules match host names, not IP addresses"})
+		sandbox.refuse(w, r, target, &refusal{code: codeNoRule, explanation: "egress rules match host names, not IP addresses"})
 		return
 	}
 	leave, ok := sandbox.tunnels.take(maxTunnels)
 	if !ok {
-		refuse(w, &refusal{code: codeTooMany, after: time.Minute})
+		sandbox.refuse(w, r, target, &refusal{code: codeTooMany, after: time.Minute})
 		return
 	}
 	conn, early, err := http.NewResponseController(w).Hijack()
@@ -177,13 +183,17 @@ func (g *Gateway) connect(w http.ResponseWriter, r *http.Request, sandbox *Sandb
 // fromTunnel handles a call from a tunnel. It refuses a call for another host than the one that the tunnel was opened for.
 func (g *Gateway) fromTunnel(w http.ResponseWriter, r *http.Request) {
 	t, ok := r.Context().Value(tunnelKey{}).(*tunnel)
-	if !ok || r.Method == http.MethodConnect || r.URL.IsAbs() || origin(r.Host) != origin(t.target) {
+	if !ok {
 		refuse(w, &refusal{code: codeMisdirected})
 		return
 	}
 	sandbox, err := t.whose()
 	if err != nil {
 		refuse(w, &refusal{code: codeCaller, cause: err})
+		return
+	}
+	if r.Method == http.MethodConnect || r.URL.IsAbs() || origin(r.Host) != origin(t.target) {
+		sandbox.refuse(w, r, r.Host, &refusal{code: codeMisdirected})
 		return
 	}
 	target := *r.URL
@@ -229,6 +239,9 @@ func (g *Gateway) certify(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	}
 	host, _, err := net.SplitHostPort(t.target)
 	if err != nil || !strings.EqualFold(hello.ServerName, host) {
+		if sandbox, err := t.whose(); err == nil {
+			sandbox.recorder.refused(cmp.Or(hello.ServerName, t.target), http.MethodConnect, &refusal{code: codeMisdirected})
+		}
 		return nil, errServerName
 	}
 	leaf, err := g.authority.leaf(host)

@@ -135,7 +135,7 @@ func (g *Gateway) Serve(ctx context.Context, listener net.Listener, who Caller) 
 	return nil
 }
 
-// Close aborts all calls, and releases every credential.
+// Close aborts all calls, releases every credential, and sends the last reports of the calls.
 func (g *Gateway) Close(ctx context.Context) {
 	g.mu.Lock()
 	entrances, sandboxes := g.entrances, g.sandboxes
@@ -143,11 +143,11 @@ func (g *Gateway) Close(ctx context.Context) {
 	for _, entrance := range entrances {
 		_ = entrance.Close()
 	}
+	_ = g.inner.Close()
+	_ = g.tunnels.Close()
 	for _, s := range sandboxes {
 		s.close(ctx)
 	}
-	_ = g.inner.Close()
-	_ = g.tunnels.Close()
 }
 
 // lines are the two transports to hosts. Calls over one have a connection to themselves (HTTP/1), and calls over many may share

@@ -1,11 +1,13 @@
 package egress
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/textproto"
@@ -13,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/scopes"
@@ -35,6 +38,7 @@ type passage struct {
 func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, sandbox *Sandbox, target *url.URL) {
 	p := &passage{gateway: g, sandbox: sandbox, target: target, began: g.cfg.Now()}
 	seen := &answer{ResponseWriter: w}
+	sandbox.recorder.begin()
 	defer func() { p.log(r, seen) }() // deferred, because ReverseProxy panics when a response breaks off
 	leave, ok := sandbox.calls.take(maxCalls)
 	if !ok {
@@ -59,7 +63,7 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, sandbox *Sandbox,
 	})
 	defer stop()
 	r = r.WithContext(ctx)
-	r.Body = &steadyBody{http.MaxBytesReader(seen, r.Body, maxBody), ctx, conn}
+	r.Body = &steadyBody{http.MaxBytesReader(seen, r.Body, maxBody), ctx, conn, &seen.received}
 
 	var transport http.RoundTripper = sandbox.lines.by(r.ProtoMajor)
 	switch p.match.route.Send.As {
@@ -174,11 +178,13 @@ func (p *passage) clean(resp *http.Response) error {
 	return nil
 }
 
+// log logs a call that is over, and counts it.
 func (p *passage) log(r *http.Request, seen *answer) {
+	sent := seen.sent.Load()
 	attrs := []slog.Attr{
 		slog.String("sandbox", p.sandbox.cfg.ID), slog.String("task", p.sandbox.cfg.Task), slog.String("scope", p.match.scope.Name),
 		slog.String("method", p.mask.text(r.Method)), slog.String("host", p.target.Host), slog.String("path", p.match.route.Path),
-		slog.Int("status", seen.status), slog.Int64("bytes", seen.bytes), slog.Duration("took", p.gateway.cfg.Now().Sub(p.began)),
+		slog.Int("status", seen.status), slog.Int64("bytes", sent), slog.Duration("took", p.gateway.cfg.Now().Sub(p.began)),
 	}
 	if p.held != nil {
 		attrs = append(attrs, slog.String("issuance", p.held.id))
@@ -187,14 +193,22 @@ func (p *passage) log(r *http.Request, seen *answer) {
 		attrs = append(attrs, slog.String("refused", p.mask.text(seen.refused.Error())))
 	}
 	p.gateway.cfg.Log.LogAttrs(r.Context(), slog.LevelInfo, "egress call", attrs...)
+	call := endedCall{
+		callKey: callKey{p.target.Host, p.mask.text(r.Method), p.match.route.Path, p.match.scope.Name, codeOf(seen.refused)},
+		status:  seen.status, in: seen.received.Load(), out: sent,
+	}
+	if seen.refused != nil {
+		call.status = 0 // the host did not answer
+	}
+	p.sandbox.recorder.ended(call)
 }
 
-// answer records the status and size of the response to the sandbox.
+// answer records the status of the response to the sandbox, and how many bytes of content the sandbox sent and got.
 type answer struct {
 	http.ResponseWriter
-	status  int
-	bytes   int64
-	refused error
+	status         int
+	received, sent atomic.Int64
+	refused        error
 }
 
 // WriteHeader drops informational responses (1xx), which clean has not checked. It passes 101 on.
@@ -211,7 +225,7 @@ func (a *answer) Write(p []byte) (int, error) {
 		a.status = http.StatusOK
 	}
 	n, err := a.ResponseWriter.Write(p)
-	a.bytes += int64(n)
+	a.sent.Add(int64(n))
 	return n, err
 }
 
@@ -219,6 +233,32 @@ func (a *answer) Write(p []byte) (int, error) {
 func (a *answer) refuse(err error) {
 	a.refused = err
 	refuse(a, err)
+}
+
+// Hijack implements [http.Hijacker]. The returned connection of a WebSocket counts its content.
+func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := http.NewResponseController(a.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	return &countedConn{conn, a}, buffered, nil
+}
+
+type countedConn struct {
+	net.Conn
+	of *answer
+}
+
+func (c *countedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.of.received.Add(int64(n))
+	return n, err
+}
+
+func (c *countedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.of.sent.Add(int64(n))
+	return n, err
 }
 
 // Unwrap lets [http.ResponseController] reach the connection.
@@ -230,6 +270,7 @@ type steadyBody struct {
 	io.ReadCloser
 	ctx  context.Context //nolint:containedctx // the call's
 	conn *http.ResponseController
+	size *atomic.Int64 // bytes read so far
 }
 
 func (b *steadyBody) Read(p []byte) (int, error) {
@@ -238,6 +279,7 @@ func (b *steadyBody) Read(p []byte) (int, error) {
 		return 0, context.Cause(b.ctx)
 	}
 	n, err := b.ReadCloser.Read(p)
+	b.size.Add(int64(n))
 	if errors.Is(err, io.EOF) {
 		_ = b.conn.SetReadDeadline(time.Time{})
 	}

@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/safehttp"
@@ -46,7 +45,8 @@ type session struct {
 	database string
 	match    match
 	held     *held
-	bytes    atomic.Int64
+	received int64 // bytes from the client
+	sent     int64 // bytes to it
 }
 
 // ServePostgres accepts connections of the PostgreSQL protocol until ctx ends. It asks for no password, so only the one sandbox
@@ -59,6 +59,7 @@ func (g *Gateway) ServePostgres(ctx context.Context, listener net.Listener, sand
 	return acceptAll(ctx, listener, func(conn net.Conn) {
 		leave, ok := open.take(maxConns)
 		if !ok {
+			sandbox.recorder.refused("", methodPostgres, &refusal{code: codeTooMany})
 			return
 		}
 		defer leave()
@@ -100,6 +101,7 @@ func (s *session) serve(ctx context.Context) {
 	if start == nil {
 		return // not a session: the client left, or sent a cancel request
 	}
+	s.sandbox.recorder.begin()
 	if err == nil {
 		err = s.open(ctx, start)
 	}
@@ -180,10 +182,10 @@ func (s *session) open(ctx context.Context, start *pgproto3.StartupMessage) erro
 	go func() {
 		defer close(ended)
 		n, _ := io.Copy(s.client, upstream.Conn)
-		s.bytes.Add(n)
+		s.sent = n
 		closeBoth()
 	}()
-	_, _ = io.Copy(upstream.Conn, s.client)
+	s.received, _ = io.Copy(upstream.Conn, s.client)
 	closeBoth()
 	<-ended
 	return nil
@@ -299,10 +301,11 @@ func (s *session) refuse(err error) {
 	_ = s.back.Flush() // the client may have left
 }
 
+// log logs a session that is over, and counts it.
 func (s *session) log(ctx context.Context, err error) {
 	attrs := []slog.Attr{
 		slog.String("sandbox", s.sandbox.cfg.ID), slog.String("task", s.sandbox.cfg.Task), slog.String("scope", s.match.scope.Name),
-		slog.String("host", s.host), slog.String("database", s.database), slog.Int64("bytes", s.bytes.Load()),
+		slog.String("host", s.host), slog.String("database", s.database), slog.Int64("bytes", s.sent),
 		slog.Duration("took", s.gateway.cfg.Now().Sub(s.began)),
 	}
 	if s.held != nil {
@@ -312,6 +315,11 @@ func (s *session) log(ctx context.Context, err error) {
 		attrs = append(attrs, slog.String("refused", err.Error()))
 	}
 	s.gateway.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "egress session", attrs...)
+	key := callKey{host: s.host, method: methodPostgres, scope: s.match.scope.Name, refused: codeOf(err)}
+	if key.scope != "" {
+		key.path = s.database // a rule names it
+	}
+	s.sandbox.recorder.ended(endedCall{callKey: key, in: s.received, out: s.sent})
 }
 
 // cancelKey is how a client names a session in which it cancels a query. The gateway makes it, and not the database.

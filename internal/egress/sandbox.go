@@ -20,6 +20,7 @@ import (
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/openapi"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
@@ -51,6 +52,7 @@ type Sandbox struct {
 	pace        *pace
 	bodies      *semaphore.Weighted // bytes of request bodies that are read whole
 	cancels     cancels
+	recorder    *recorder
 	// How many it has open now.
 	sessions, tunnels, calls places
 }
@@ -71,6 +73,11 @@ func (g *Gateway) Sandbox(cfg SandboxConfig) (*Sandbox, error) {
 		// Sandboxes share no connections, so nothing that one leaves on a connection reaches another.
 		lines: g.lines(), bodies: semaphore.NewWeighted(maxSignedAtOnce), cancels: cancels{all: map[cancelKey]*pgconn.PgConn{}},
 	}
+	report := func(ctx context.Context, report openapi.CallReport) error {
+		_, err := cfg.Broker.ReportCalls(ctx, cfg.Task, report)
+		return err
+	}
+	s.recorder = newRecorder(report, g.cfg.Now, s.credentials.log)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.sandboxes = append(g.sandboxes, s)
@@ -114,7 +121,7 @@ func (p *pace) allows(host string, now time.Time) bool {
 	return limiter.AllowN(now, 1)
 }
 
-// Drop aborts the calls of a sandbox, releases its credentials, and refuses its later calls.
+// Drop aborts the calls of a sandbox, releases its credentials, sends the last report of its calls, and refuses its later calls.
 func (g *Gateway) Drop(ctx context.Context, s *Sandbox) {
 	g.mu.Lock()
 	g.sandboxes = slices.DeleteFunc(g.sandboxes, func(one *Sandbox) bool { return one == s })
@@ -126,6 +133,13 @@ func (s *Sandbox) close(ctx context.Context) {
 	s.credentials.close(ctx)
 	s.lines.one.CloseIdleConnections()
 	s.lines.many.CloseIdleConnections()
+	s.recorder.close(ctx)
+}
+
+// refuse refuses a call that has not begun, and counts it.
+func (s *Sandbox) refuse(w http.ResponseWriter, r *http.Request, host string, err error) {
+	s.recorder.refused(host, r.Method, err)
+	refuse(w, err)
 }
 
 // Caller returns the sandbox that a call belongs to. For a call in a tunnel, it gets the CONNECT request that opened the

@@ -95,8 +95,10 @@ func (w *Workloads) drop(one *workload) {
 func (w *Workloads) Close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	var dropped sync.WaitGroup
 	for _, one := range w.byID {
-		w.drop(one)
+		dropped.Go(func() { w.drop(one) })
 	}
+	dropped.Wait()
 	clear(w.byID)
 }
