@@ -65,11 +65,12 @@ type recorder struct {
 	mu       sync.Mutex
 	rows     map[callKey]*tally
 	text     int   // bytes of the texts in rows
+	loose    int   // rows of calls that match no rule
 	other    tally // all calls without a row
 	open     int   // calls in progress
 	idle     chan struct{}
-	closed   bool // the next report is the last
-	over     bool // the last report is made
+	closed   bool          // the next report is the last
+	over     bool          // the last report is made
 	running  chan struct{} // closes when run returns; nil while nothing is to be reported
 	session  string
 	sequence int64
@@ -171,19 +172,20 @@ func (r *recorder) row(key callKey) *tally {
 		return row
 	}
 	full := func() bool { return len(r.rows) >= client.MaxCallRows-1 || r.text+key.size() > maxRowText }
-	if key.scope != "" && full() {
+	if key.scope != "" && r.loose > 0 && full() {
 		for k, row := range r.rows {
-			if k.scope == "" {
+			if k.scope == "" && full() {
 				r.other.merge(row)
 				delete(r.rows, k)
-				if r.text -= k.size(); !full() {
-					break
-				}
+				r.text, r.loose = r.text-k.size(), r.loose-1
 			}
 		}
 	}
 	if full() {
 		return &r.other
+	}
+	if key.scope == "" {
+		r.loose++
 	}
 	r.text += key.size()
 	r.rows[key] = &tally{}
@@ -193,12 +195,20 @@ func (r *recorder) row(key callKey) *tally {
 // normalized returns the key in the form that a report may have. Only calls that match a rule have a path.
 func (k callKey) normalized() callKey {
 	k.host = origin(k.host)
-	if k.host == "" || len(k.host) > maxRowHost || strings.ContainsFunc(k.host, func(c rune) bool {
-		return (c < 'a' || c > 'z') && (c < '0' || c > '9') && !strings.ContainsRune(".-_:[]", c)
-	}) {
+	valid := k.host != "" && len(k.host) <= maxRowHost
+	for i := 0; valid && i < len(k.host); i++ {
+		c := k.host[i]
+		valid = c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || strings.IndexByte(".-_:[]", c) >= 0
+	}
+	if !valid {
 		k.host = invalidHost
 	}
-	if k.method == "" || len(k.method) > maxRowMethod || strings.ContainsFunc(k.method, func(c rune) bool { return (c < 'A' || c > 'Z') && c != '-' && c != '_' }) {
+	valid = k.method != "" && len(k.method) <= maxRowMethod
+	for i := 0; valid && i < len(k.method); i++ {
+		c := k.method[i]
+		valid = c >= 'A' && c <= 'Z' || c == '-' || c == '_'
+	}
+	if !valid {
 		k.method = invalidMethod
 	}
 	k.path = k.path[:min(len(k.path), maxRowPath)]
@@ -289,7 +299,7 @@ func (r *recorder) cut() (report *openapi.CallReport, last bool) {
 		report.Calls = append(report.Calls, row)
 	}
 	clear(r.rows)
-	r.text, r.other, r.since, r.latest = 0, tally{}, until, until
+	r.text, r.loose, r.other, r.since, r.latest = 0, 0, tally{}, until, until
 	r.pause = min(2*r.pause, longestPause)
 	return report, r.closed
 }
