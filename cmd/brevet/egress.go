@@ -164,7 +164,7 @@ func serveLocal(tasks *errgroup.Group, ctx context.Context, own *egress.Sandbox,
 	return nil
 }
 
-// closeGateway releases the gateway's credentials and reports their last uses.
+// closeGateway releases the gateway's credentials, and reports their last uses and the last calls.
 func closeGateway(ctx context.Context, gateway *egress.Gateway) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
 	defer cancel()

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/egress"
 	"github.com/brevet-dev/brevet/internal/execenv"
 	"github.com/brevet-dev/brevet/internal/private"
@@ -125,11 +125,15 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 	program.Stdin, program.Stdout, program.Stderr = os.Stdin, os.Stdout, os.Stderr
 	start := execenv.Start
 	if c.Egress { // a gateway for the program alone
-		gateway, err := c.gateway(slog.New(slog.DiscardHandler))
+		log, err := app.NewLogger(app.LogConfig{Level: "error", Format: "text"}, con.err) // calls that could not be recorded
 		if err != nil {
 			return err
 		}
-		defer closeGateway(ctx, gateway)
+		gateway, err := c.gateway(log)
+		if err != nil {
+			return err
+		}
+		defer closeGateway(ctx, gateway) // before the task ends
 		own, err := c.sandbox(ctx, gateway, egress.SandboxConfig{Task: env.Task, Reason: c.Reason, Broker: broker, Scopes: scopes})
 		if err != nil {
 			return explain(con, err)
