@@ -13,6 +13,8 @@ BROWSER := ^TestBrowser
 SPEED   := Fast$$
 # Tests that fill a file system of their own, which only root may mount: `make faults` runs them.
 DISK    := FullDisk|DiskIsFull
+# Tests that make a hundred thousand calls: `make egress` runs them.
+LOAD    := UnderLoad$$
 # The suites of `make prove`, the longest first: they test a whole deployment rather than a package. The soak takes an hour and
 # runs alone.
 SUITES := faults tamper history integrations upgrade e2e race conformance rotation egress hostile speed docs-run canary
@@ -41,11 +43,11 @@ build: ## Build bin/brevet
 
 .PHONY: test
 test: ready ## Run the tests of all packages against real servers (minutes)
-	$(GO) test -p 3 -shuffle=on -count=1 -timeout 60m -skip '$(BROWSER)|$(SPEED)|$(DISK)' $(LONG) $$($(GO) list ./... | grep -v /tests/) ./tests/repo ./tests/mutants
+	$(GO) test -p 3 -shuffle=on -count=1 -timeout 60m -skip '$(BROWSER)|$(SPEED)|$(DISK)|$(LOAD)' $(LONG) $$($(GO) list ./... | grep -v /tests/) ./tests/repo ./tests/mutants
 
 .PHONY: race
 race: ready ## Run the tests of concurrent packages with the race detector (needs a C compiler; minutes)
-	$(GO) test -json -race -p 3 -shuffle=on -count=1 -timeout 60m -skip '$(BROWSER)|$(SPEED)|$(DISK)' \
+	$(GO) test -json -race -p 3 -shuffle=on -count=1 -timeout 60m -skip '$(BROWSER)|$(SPEED)|$(DISK)|$(LOAD)' \
 		$$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(RACE)) | awk -f tools/count.awk
 
 .PHONY: check

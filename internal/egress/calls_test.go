@@ -198,7 +198,7 @@ func TestCallsAreRecordedAfterTheEnd(t *testing.T) {
 }
 
 // A hundred thousand calls of a task have at most 50 entries in the ledger, and each is counted once.
-func TestHundredThousandCallsFast(t *testing.T) {
+func TestCallsAreCountedUnderLoad(t *testing.T) {
 	const calls, workers = 100_000, 16
 	w := newWorld(t)
 	w.perSecond, w.log, w.host.quiet = 1_000_000, nil, true
