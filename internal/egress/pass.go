@@ -198,7 +198,7 @@ func (p *passage) log(r *http.Request, seen *answer) {
 		status:  seen.status, in: seen.received.Load(), out: sent,
 	}
 	if seen.refused != nil {
-		call.status = 0 // the host did not answer
+		call.status, call.out = 0, 0 // the response is the gateway's, and not the host's
 	}
 	p.sandbox.recorder.ended(call)
 }
@@ -235,12 +235,14 @@ func (a *answer) refuse(err error) {
 	refuse(a, err)
 }
 
-// Hijack implements [http.Hijacker]. The returned connection of a WebSocket counts its content.
+// Hijack implements [http.Hijacker], for the response that ReverseProxy writes itself: 101. The returned connection counts the
+// content of the WebSocket.
 func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(a.ResponseWriter).Hijack()
 	if err != nil {
 		return nil, nil, err
 	}
+	a.status = http.StatusSwitchingProtocols
 	return &countedConn{conn, a}, buffered, nil
 }
 
