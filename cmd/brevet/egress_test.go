@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -33,6 +35,28 @@ type webHost struct {
 	name string // includes the port
 	ca   string // file with its authority
 	seen chan *http.Request
+
+	mu     sync.Mutex
+	served []time.Time // when calls arrived
+}
+
+// forget forgets the calls so far.
+func (h *webHost) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.served = nil
+}
+
+// servedUntil counts the calls that arrived until a time, in microseconds.
+func (h *webHost) servedUntil(until time.Time) (n int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, at := range h.served {
+		if !at.Truncate(time.Microsecond).After(until) {
+			n++
+		}
+	}
+	return n
 }
 
 func newWebHost(t *testing.T) *webHost {
@@ -58,6 +82,9 @@ func newWebHost(t *testing.T) *webHost {
 		t.Fatal(err)
 	}
 	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
+		h.served = append(h.served, time.Now())
+		h.mu.Unlock()
 		h.seen <- r
 		_, _ = io.WriteString(w, "served")
 	})}
@@ -113,6 +140,7 @@ func TestEgress(t *testing.T) {
 	t.Run("exec", func(t *testing.T) { s.execEgress(t, host, reach) })
 	t.Run("serve", func(t *testing.T) { s.egressServe(t, host, reach) })
 	t.Run("stopped", func(t *testing.T) { s.egressStopped(t, host, reach) })
+	t.Run("killed", func(t *testing.T) { s.egressKilled(t, host, reach) })
 	t.Run("mistakes", s.egressMistakes)
 	s.stop(t, syscall.SIGTERM)
 }
@@ -144,6 +172,11 @@ func (s *session) execEgress(t *testing.T, host *webHost, reach []string) {
 	}
 	if record := s.whose(t, token); record["status"] != "released" || record["task"] != "t-egress" || record["resource"] != "brief:acme/api" {
 		t.Errorf("got %v, want it released", record)
+	}
+	calls := s.calls(t, "t-egress")
+	wantCalls := map[string]int64{"/repos/{repo}": 1, "egress_no_rule": 1, "egress_plaintext": 1}
+	if got := recordedCalls(calls); !calls.Complete || !maps.Equal(got, wantCalls) {
+		t.Errorf("got %v, %v calls, want %v", calls.Complete, got, wantCalls)
 	}
 	usage := brevet(t, s.as("auditor"), "audit", "usage")
 	usage.want(t, 0, "SCOPE", "self-reported by the holders of the credentials")
