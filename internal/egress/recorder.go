@@ -226,8 +226,7 @@ func (t *tally) add(call endedCall, at time.Time) {
 		class = 0
 	}
 	t.statuses[class]++
-	t.in += call.in
-	t.out += call.out
+	t.in, t.out = min(t.in+call.in, maxRowBytes), min(t.out+call.out, maxRowBytes)
 }
 
 // merge adds the calls of another row.
@@ -242,8 +241,7 @@ func (t *tally) merge(o *tally) {
 	for class, n := range o.statuses {
 		t.statuses[class] += n
 	}
-	t.in += o.in
-	t.out += o.out
+	t.in, t.out = min(t.in+o.in, maxRowBytes), min(t.out+o.out, maxRowBytes)
 }
 
 // run sends reports until there is nothing more to report.
@@ -310,7 +308,7 @@ func stamp(t time.Time) time.Time { return t.Truncate(time.Microsecond) }
 func (t *tally) row() openapi.CallRow {
 	row := openapi.CallRow{
 		Count: t.count, First: stamp(t.first), Last: stamp(t.last), Statuses: map[string]int64{},
-		BytesIn: min(t.in, maxRowBytes), BytesOut: min(t.out, maxRowBytes),
+		BytesIn: t.in, BytesOut: t.out,
 	}
 	for class, n := range t.statuses {
 		if n > 0 {
@@ -402,7 +400,7 @@ func (r *recorder) close(ctx context.Context) {
 		lost += row.count
 	}
 	if lost > 0 || r.open > 0 {
-		r.log.Error("egress calls not recorded", "session", r.session, "calls", lost, "in_progress", r.open)
+		r.log.ErrorContext(ctx, "egress calls not recorded", "session", r.session, "calls", lost, "in_progress", r.open)
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var errDown = errors.New("Brevet is down")
+var errDown = errors.New("no answer from Brevet")
 
 // receiver is what a recorder reports to. It checks what Brevet requires of reports.
 type receiver struct {
@@ -60,6 +60,9 @@ func (r *receiver) report(_ context.Context, report openapi.CallReport) error {
 		}
 		if row.First.Before(report.Since) || row.Last.Before(row.First) || row.Last.After(report.Until) || sum != row.Count || sum < 1 {
 			r.t.Errorf("got %+v in a report from %s to %s", row, report.Since, report.Until)
+		}
+		if row.BytesIn < 0 || row.BytesOut < 0 || max(row.BytesIn, row.BytesOut) >= 1<<53 {
+			r.t.Errorf("got %d bytes in and %d out", row.BytesIn, row.BytesOut)
 		}
 		if row.Other != (i == len(report.Calls)-1 && row.Host == "") || row.Other != (row.Method == "") {
 			r.t.Errorf("got %+v as row %d of %d", row, i, len(report.Calls))
