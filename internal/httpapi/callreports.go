@@ -21,9 +21,9 @@ const (
 	callSkew = time.Minute
 	// maxHost, maxMethod and maxPath are the maximum lengths of a row's names in bytes. openapi.yaml can only count characters.
 	maxHost, maxMethod, maxPath = 253, 32, 1024
-	// secretName replaces a host, method or path that looks like a secret. The sandbox chose it, so refusing the report would let the
+	// hiddenText replaces a host, method or path that looks like a secret. The sandbox chose it, so refusing the report would let the
 	// sandbox suppress the record.
-	secretName = "(looks like a secret)"
+	hiddenText = "(looks like a secret)"
 )
 
 // ReportCalls records what a sandbox called during one of its tasks.
@@ -110,7 +110,7 @@ func (s *Server) callReportOf(task string, ask CallReport) (broker.CallReport, e
 
 func withoutSecret(name string) string {
 	if secret.Shaped(name) {
-		return secretName
+		return hiddenText
 	}
 	return name
 }

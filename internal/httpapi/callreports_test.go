@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -224,9 +225,7 @@ func TestInvalidCallReportsAreRefused(t *testing.T) {
 	full := map[string]any{"session": uuid.NewString(), "sequence": 1, "since": at(-time.Minute), "until": at(0), "final": true, "calls": []any{row()}}
 	with := func(of map[string]any, changes ...any) map[string]any {
 		out := map[string]any{}
-		for name, value := range of {
-			out[name] = value
-		}
+		maps.Copy(out, of)
 		for i := 0; i < len(changes); i += 2 {
 			if out[changes[i].(string)] = changes[i+1]; changes[i+1] == nil {
 				delete(out, changes[i].(string))
