@@ -139,7 +139,7 @@ func TestStaleAssurance(t *testing.T) {
 	}
 }
 
-var claimName = regexp.MustCompile(`\b(I(?:[1-9]|1[0-6])|T(?:[1-9]|1[01])|C[1-9])\b`)
+var claimName = regexp.MustCompile(`\b(I(?:[1-9]|1[0-6])|T(?:[1-9]|1[0-2])|C[1-9])\b`)
 
 // otherC is what only looks like a crash point: bytes of UTF-8 in a URL, and control characters.
 var otherC = regexp.MustCompile(`%C\d|\bC1 controls?|OSC 52, C1`)
