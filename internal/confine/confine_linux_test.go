@@ -47,6 +47,7 @@ func TestConfinedProgramLooksLikeItsUser(t *testing.T) {
 	})
 }
 
+// T12: a confined program has no capability, cannot get one, and its crash starts nothing.
 func TestConfinedProgramHasNoPrivileges(t *testing.T) {
 	as(t, func(t *testing.T, u user) {
 		got := u.shell(t, `grep -E '^(Cap|NoNewPrivs|Seccomp:|NSpid)' /proc/self/status`)
