@@ -288,6 +288,60 @@ CREATE TRIGGER issuances_have_entries AFTER INSERT ON issuances
     REFERENCING NEW TABLE AS added_issuances FOR EACH STATEMENT EXECUTE FUNCTION issuances_have_entries();
 CREATE TRIGGER issuances_are_kept BEFORE DELETE OR TRUNCATE ON issuances FOR EACH STATEMENT EXECUTE FUNCTION only_pruned();
 
+-- begin_requests adds the row of each request that an entry begins. It takes the row from the entry's body, so the two cannot disagree.
+CREATE FUNCTION begin_requests() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    beginning bigint;
+    begun     bigint;
+BEGIN
+    SELECT count(*) INTO beginning FROM added_entries WHERE kind IN ('request.denied', 'request.pending', 'issuance.intent');
+    IF beginning = 0 THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO issuances (
+        id, entry_index, time, trust_domain, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource,
+        params, reason, ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue,
+        status, status_time, expires_at, approval_group, approval_quorum, break_glass,
+        credential_kind, audience, key_id, claims_digest, request_digest, idempotency_key,
+        vault_path, leased, static, one_shot, canonical, approves, jkt, parent, status_list, status_index,
+        on_behalf_of, on_behalf_groups, context)
+    SELECT
+        id, index, time, doc #>> '{subject,trust_domain}', doc #>> '{subject,spiffe_id}',
+        doc #>> '{subject,svid}', doc #>> '{subject,thumbprint}', doc #>> '{request,task}',
+        doc #>> '{request,scope}', doc #>> '{decision,authority}', doc #>> '{decision,resource}',
+        coalesce(doc #> '{decision,params}', doc #> '{request,params}'), doc #>> '{request,reason}',
+        (doc #>> '{request,ttl}')::bigint, (doc #>> '{decision,ttl}')::bigint, doc #>> '{decision,outcome}',
+        doc #>> '{decision,code}', doc #>> '{decision,explanation}',
+        ARRAY(SELECT jsonb_array_elements_text(doc #> '{decision,policies}')),
+        ARRAY(SELECT c ->> 'bound' FROM jsonb_array_elements(doc #> '{decision,clamps}') AS c),
+        doc #>> '{decision,catalogue}', doc ->> 'status', time, (doc ->> 'expires')::timestamptz,
+        doc #>> '{decision,approval,group}', (doc #>> '{decision,approval,quorum}')::integer,
+        doc #>> '{decision,approval,break_glass}',
+        doc #>> '{intent,kind}', doc #>> '{intent,audience}', doc #>> '{intent,key_id}',
+        decode(doc #>> '{intent,claims_digest}', 'hex'), decode(doc #>> '{request,digest}', 'hex'),
+        doc #>> '{request,idempotency_key}', nullif(doc #>> '{intent,grant,path}', ''),
+        coalesce((doc #>> '{intent,grant,leased}')::boolean, false),
+        coalesce((doc #>> '{intent,grant,static}')::boolean, false),
+        coalesce((doc #>> '{intent,one_shot}')::boolean, false),
+        doc #>> '{decision,approval,canonical}', (doc #>> '{approves,request}')::uuid, doc #>> '{request,jkt}',
+        (doc ->> 'parent')::uuid, (doc #>> '{intent,status_list,id}')::uuid,
+        (doc #>> '{intent,status_list,index}')::integer, doc #>> '{on_behalf_of,id}',
+        CASE WHEN doc ? 'on_behalf_of' THEN ARRAY(SELECT jsonb_array_elements_text(doc #> '{on_behalf_of,groups}')) END,
+        (doc -> 'request') - '{scope,params,ttl,reason,idempotency_key,jkt,digest}'::text[]
+    FROM (
+        SELECT a.index, a.id, a.time, a.kind, convert_from(a.body, 'UTF8')::jsonb AS doc FROM added_entries AS a
+        WHERE a.kind IN ('request.denied', 'request.pending', 'issuance.intent') OFFSET 0
+    ) AS e
+    WHERE doc @> jsonb_build_object('kind', kind, 'id', id);
+    GET DIAGNOSTICS begun = ROW_COUNT;
+    IF begun <> beginning THEN
+        RAISE EXCEPTION 'an entry differs from its body' USING ERRCODE = 'check_violation', CONSTRAINT = 'entries_body_agrees';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER entries_begin_requests AFTER INSERT ON entries
+    REFERENCING NEW TABLE AS added_entries FOR EACH STATEMENT EXECUTE FUNCTION begin_requests();
+
 -- A token that comes from a token exchange grants no more than its parent, for no longer, and has at most three ancestors. admit checks that
 -- these are in force when the token is issued. Each check of the token checks it again.
 CREATE FUNCTION only_narrower() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -538,5 +592,6 @@ DROP TABLE quarantines;
 DROP TABLE task_ends;
 DROP TRIGGER issuances_keep_rules ON issuances;
 DROP FUNCTION keep_rules, broken_rule;
+DROP TRIGGER entries_begin_requests ON entries;
 DROP TABLE issuances;
-DROP FUNCTION only_narrower, issuances_have_entries, refuse_beginning, only_forward, may_move;
+DROP FUNCTION begin_requests, only_narrower, issuances_have_entries, refuse_beginning, only_forward, may_move;

@@ -84,7 +84,11 @@ func TestDownKeepsEntries(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			db := testkit.NewDB(t)
-			if _, err := testkit.Connect(t, db.AdminURL).Exec(t.Context(), `
+			conn := testkit.Connect(t, db.AdminURL)
+			if _, err := conn.Exec(t.Context(), `ALTER TABLE entries DISABLE TRIGGER entries_begin_requests`); err != nil { // the bodies say too little
+				t.Fatal(err)
+			}
+			if _, err := conn.Exec(t.Context(), `
 				WITH head AS (UPDATE ledger_head SET size = 1),
 					said AS (SELECT id, convert_to(jsonb_build_object('kind', $1::text, 'id', id)::text, 'UTF8') AS body FROM gen_random_uuid() AS id)
 				INSERT INTO entries (index, id, time, kind, body, leaf_hash)

@@ -194,6 +194,60 @@ CREATE FUNCTION brevet.approved_by(asked uuid) RETURNS text
     FROM issuances AS i WHERE i.id = asked
 $$;
 
+CREATE FUNCTION brevet.begin_requests() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'brevet', 'pg_temp'
+    AS $$
+DECLARE
+    beginning bigint;
+    begun     bigint;
+BEGIN
+    SELECT count(*) INTO beginning FROM added_entries WHERE kind IN ('request.denied', 'request.pending', 'issuance.intent');
+    IF beginning = 0 THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO issuances (
+        id, entry_index, time, trust_domain, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource,
+        params, reason, ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue,
+        status, status_time, expires_at, approval_group, approval_quorum, break_glass,
+        credential_kind, audience, key_id, claims_digest, request_digest, idempotency_key,
+        vault_path, leased, static, one_shot, canonical, approves, jkt, parent, status_list, status_index,
+        on_behalf_of, on_behalf_groups, context)
+    SELECT
+        id, index, time, doc #>> '{subject,trust_domain}', doc #>> '{subject,spiffe_id}',
+        doc #>> '{subject,svid}', doc #>> '{subject,thumbprint}', doc #>> '{request,task}',
+        doc #>> '{request,scope}', doc #>> '{decision,authority}', doc #>> '{decision,resource}',
+        coalesce(doc #> '{decision,params}', doc #> '{request,params}'), doc #>> '{request,reason}',
+        (doc #>> '{request,ttl}')::bigint, (doc #>> '{decision,ttl}')::bigint, doc #>> '{decision,outcome}',
+        doc #>> '{decision,code}', doc #>> '{decision,explanation}',
+        ARRAY(SELECT jsonb_array_elements_text(doc #> '{decision,policies}')),
+        ARRAY(SELECT c ->> 'bound' FROM jsonb_array_elements(doc #> '{decision,clamps}') AS c),
+        doc #>> '{decision,catalogue}', doc ->> 'status', time, (doc ->> 'expires')::timestamptz,
+        doc #>> '{decision,approval,group}', (doc #>> '{decision,approval,quorum}')::integer,
+        doc #>> '{decision,approval,break_glass}',
+        doc #>> '{intent,kind}', doc #>> '{intent,audience}', doc #>> '{intent,key_id}',
+        decode(doc #>> '{intent,claims_digest}', 'hex'), decode(doc #>> '{request,digest}', 'hex'),
+        doc #>> '{request,idempotency_key}', nullif(doc #>> '{intent,grant,path}', ''),
+        coalesce((doc #>> '{intent,grant,leased}')::boolean, false),
+        coalesce((doc #>> '{intent,grant,static}')::boolean, false),
+        coalesce((doc #>> '{intent,one_shot}')::boolean, false),
+        doc #>> '{decision,approval,canonical}', (doc #>> '{approves,request}')::uuid, doc #>> '{request,jkt}',
+        (doc ->> 'parent')::uuid, (doc #>> '{intent,status_list,id}')::uuid,
+        (doc #>> '{intent,status_list,index}')::integer, doc #>> '{on_behalf_of,id}',
+        CASE WHEN doc ? 'on_behalf_of' THEN ARRAY(SELECT jsonb_array_elements_text(doc #> '{on_behalf_of,groups}')) END,
+        (doc -> 'request') - '{scope,params,ttl,reason,idempotency_key,jkt,digest}'::text[]
+    FROM (
+        SELECT a.index, a.id, a.time, a.kind, convert_from(a.body, 'UTF8')::jsonb AS doc FROM added_entries AS a
+        WHERE a.kind IN ('request.denied', 'request.pending', 'issuance.intent') OFFSET 0
+    ) AS e
+    WHERE doc @> jsonb_build_object('kind', kind, 'id', id);
+    GET DIAGNOSTICS begun = ROW_COUNT;
+    IF begun <> beginning THEN
+        RAISE EXCEPTION 'an entry differs from its body' USING ERRCODE = 'check_violation', CONSTRAINT = 'entries_body_agrees';
+    END IF;
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION brevet.bootstrap_ends_once() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'brevet', 'pg_temp'
@@ -932,7 +986,7 @@ CREATE TABLE brevet.entries (
     kind text NOT NULL COLLATE pg_catalog."C",
     body bytea NOT NULL,
     leaf_hash bytea NOT NULL,
-    CONSTRAINT entries_body_agrees CHECK (((convert_from(body, 'UTF8'::name))::jsonb @> jsonb_build_object('kind', kind, 'id', id))),
+    CONSTRAINT entries_body_agrees CHECK (((kind = ANY (ARRAY['request.denied'::text, 'request.pending'::text, 'issuance.intent'::text])) OR ((convert_from(body, 'UTF8'::name))::jsonb @> jsonb_build_object('kind', kind, 'id', id)))),
     CONSTRAINT entries_body_check CHECK ((octet_length(body) <= 65536)),
     CONSTRAINT entries_check CHECK ((leaf_hash = sha256(('\x00'::bytea || body)))),
     CONSTRAINT entries_index_check CHECK ((index >= 0)),
@@ -1187,7 +1241,7 @@ CREATE TABLE brevet.entries_0 (
     kind text NOT NULL COLLATE pg_catalog."C",
     body bytea NOT NULL,
     leaf_hash bytea NOT NULL,
-    CONSTRAINT entries_body_agrees CHECK (((convert_from(body, 'UTF8'::name))::jsonb @> jsonb_build_object('kind', kind, 'id', id))),
+    CONSTRAINT entries_body_agrees CHECK (((kind = ANY (ARRAY['request.denied'::text, 'request.pending'::text, 'issuance.intent'::text])) OR ((convert_from(body, 'UTF8'::name))::jsonb @> jsonb_build_object('kind', kind, 'id', id)))),
     CONSTRAINT entries_body_check CHECK ((octet_length(body) <= 65536)),
     CONSTRAINT entries_check CHECK ((leaf_hash = sha256(('\x00'::bytea || body)))),
     CONSTRAINT entries_index_check CHECK ((index >= 0)),
@@ -1572,6 +1626,8 @@ CREATE TRIGGER dpop_seen_is_kept BEFORE DELETE ON brevet.dpop_seen FOR EACH ROW 
 CREATE TRIGGER entries_0_append_only BEFORE INSERT OR DELETE OR UPDATE OR TRUNCATE ON brevet.entries_0 FOR EACH STATEMENT EXECUTE FUNCTION brevet.forbid_change();
 
 CREATE TRIGGER entries_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON brevet.entries FOR EACH STATEMENT EXECUTE FUNCTION brevet.forbid_change();
+
+CREATE TRIGGER entries_begin_requests AFTER INSERT ON brevet.entries REFERENCING NEW TABLE AS added_entries FOR EACH STATEMENT EXECUTE FUNCTION brevet.begin_requests();
 
 CREATE TRIGGER entries_reach_head AFTER INSERT ON brevet.entries REFERENCING NEW TABLE AS added_entries FOR EACH STATEMENT EXECUTE FUNCTION brevet.entries_reach_head();
 

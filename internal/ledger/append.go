@@ -386,15 +386,15 @@ func (l *Ledger) prove(ctx context.Context, batch []*job) (leaves []tlog.Hash, e
 	return leaves, err
 }
 
-// appendSQL appends a batch of records. It derives the projection from the entries' bodies, so the two cannot disagree. The
-// database checks the rest.
+// appendSQL appends a batch of records. It derives what an outcome changes from the entry's body. A trigger of the database does the
+// same for what begins, and other triggers check the rest.
 const appendSQL = `
 WITH locked AS MATERIALIZED (
 	SELECT * FROM admit(@subjects::text[], @keys::text[], @tasks::text[], @scopes::text[], @ends::timestamptz[],
 		@catalogues::text[], @limit_items::bigint[], @limit_keys::text[], @emissions::bigint[], @bursts::bigint[], @alive_per::text[],
 		@parents::uuid[], @ended::uuid[])
 ), item AS MATERIALIZED (
-	SELECT t.n, t.kind, t.id, t.time, t.body, t.leaf_hash, convert_from(t.body, 'UTF8')::jsonb AS doc,
+	SELECT t.n, t.kind, t.id, t.time, t.body, t.leaf_hash,
 		t.kind NOT IN ('request.denied', 'request.pending', 'issuance.intent', 'call.refused') AS outcome,
 		CASE WHEN locked.verdicts[t.n] IS NOT NULL THEN locked.verdicts[t.n]
 			WHEN t.approves IS NOT NULL AND NOT redeemable(t.approves, t.subject,
@@ -420,7 +420,8 @@ WITH locked AS MATERIALIZED (
 			doc ->> 'actor' AS actor, (doc ->> 'term')::bigint AS term, doc #>> '{minted,accessor}' AS accessor,
 			doc #>> '{minted,lease}' AS lease, doc #>> '{minted,name}' AS name,
 			decode(doc #>> '{minted,digest}', 'hex') AS digest
-		FROM item WHERE outcome ORDER BY id, n
+		FROM (SELECT *, convert_from(body, 'UTF8')::jsonb AS doc FROM item WHERE outcome OFFSET 0) AS o
+		ORDER BY id, n
 	) AS m
 	WHERE i.id = m.id AND may_move(i.status, m.status, i.credential_kind, i.leased, i.static)
 		AND (m.status <> 'used' OR i.one_shot) AND (m.term IS NULL OR m.term = m.current_term)
@@ -437,39 +438,6 @@ WITH locked AS MATERIALIZED (
 ), entry AS (
 	INSERT INTO entries (index, id, time, kind, body, leaf_hash)
 	SELECT head.base + place, id, time, kind, body, leaf_hash FROM judged, head WHERE accepted
-), projected AS (
-	INSERT INTO issuances (
-		id, entry_index, time, trust_domain, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource,
-		params, reason, ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue,
-		status, status_time, expires_at, approval_group, approval_quorum, break_glass,
-		credential_kind, audience, key_id, claims_digest, request_digest, idempotency_key,
-		vault_path, leased, static, one_shot, canonical, approves, jkt, parent, status_list, status_index,
-		on_behalf_of, on_behalf_groups, context)
-	SELECT
-		id, head.base + place, time, doc #>> '{subject,trust_domain}', doc #>> '{subject,spiffe_id}',
-		doc #>> '{subject,svid}', doc #>> '{subject,thumbprint}', doc #>> '{request,task}',
-		doc #>> '{request,scope}', doc #>> '{decision,authority}', doc #>> '{decision,resource}',
-		coalesce(doc #> '{decision,params}', doc #> '{request,params}'), doc #>> '{request,reason}',
-		(doc #>> '{request,ttl}')::bigint, (doc #>> '{decision,ttl}')::bigint, doc #>> '{decision,outcome}',
-		doc #>> '{decision,code}', doc #>> '{decision,explanation}',
-		ARRAY(SELECT jsonb_array_elements_text(doc #> '{decision,policies}')),
-		ARRAY(SELECT c ->> 'bound' FROM jsonb_array_elements(doc #> '{decision,clamps}') AS c),
-		doc #>> '{decision,catalogue}', doc ->> 'status', time, (doc ->> 'expires')::timestamptz,
-		doc #>> '{decision,approval,group}', (doc #>> '{decision,approval,quorum}')::integer,
-		doc #>> '{decision,approval,break_glass}',
-		doc #>> '{intent,kind}', doc #>> '{intent,audience}', doc #>> '{intent,key_id}',
-		decode(doc #>> '{intent,claims_digest}', 'hex'), decode(doc #>> '{request,digest}', 'hex'),
-		doc #>> '{request,idempotency_key}', nullif(doc #>> '{intent,grant,path}', ''),
-		coalesce((doc #>> '{intent,grant,leased}')::boolean, false),
-		coalesce((doc #>> '{intent,grant,static}')::boolean, false),
-		coalesce((doc #>> '{intent,one_shot}')::boolean, false),
-		doc #>> '{decision,approval,canonical}', approves, doc #>> '{request,jkt}',
-		(doc ->> 'parent')::uuid, (doc #>> '{intent,status_list,id}')::uuid,
-		(doc #>> '{intent,status_list,index}')::integer, doc #>> '{on_behalf_of,id}',
-		CASE WHEN doc ? 'on_behalf_of' THEN ARRAY(SELECT jsonb_array_elements_text(doc #> '{on_behalf_of,groups}')) END,
-		(doc -> 'request') - '{scope,params,ttl,reason,idempotency_key,jkt,digest}'::text[]
-	FROM judged, head
-	WHERE accepted AND NOT outcome AND kind <> 'call.refused'
 )
 SELECT CASE WHEN accepted THEN head.base + place END AS index,
 	CASE WHEN outcome THEN (SELECT i.status FROM issuances AS i WHERE i.id = judged.id) END AS status,

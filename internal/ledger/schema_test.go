@@ -291,6 +291,8 @@ func TestEntryColumnsMatchTheBody(t *testing.T) {
 		{"an unknown kind", 0, id, "call.me", body("call.me", id), leaf(body("call.me", id)), violation},
 		{"another kind than the body's", 0, id, "request.denied", good, leaf(good), violation},
 		{"another id than the body's", 0, other, "call.refused", good, leaf(good), violation},
+		{"a request with another id than the body's", 0, other, "request.denied", body("request.denied", id), leaf(body("request.denied", id)), violation},
+		{"a request whose body describes none", 0, id, "request.denied", body("request.denied", id), leaf(body("request.denied", id)), violation},
 		{"a body that names nothing", 0, id, "call.refused", []byte("{}"), leaf([]byte("{}")), violation},
 		{"a hash without its prefix", 0, id, "call.refused", good, func() []byte { s := sha256.Sum256(good); return s[:] }(), violation},
 		{"the hash of another body", 0, id, "call.refused", good, leaf([]byte("{}")), violation},
