@@ -157,7 +157,7 @@ func prepareDatabase(ctx context.Context, api vaultRun, address, password string
 		return err
 	}
 	return api.call(ctx, "POST", "database/roles/reporting", map[string]any{
-		"db_name": "target", "default_ttl": "30s", "max_ttl": "24h",
+		"db_name": "target", "default_ttl": "28s", "max_ttl": "24h",
 		"creation_statements":   []string{makeLogin},
 		"revocation_statements": []string{closeLogin, "COMMIT AND CHAIN", endSessions, "COMMIT AND CHAIN", dropLogin},
 	}, nil)

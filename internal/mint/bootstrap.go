@@ -113,7 +113,7 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	// The tokens of this role are orphans, so they outlive the broker's own token. They can have only policies of scopes.
 	if err := write("auth/token/roles/"+b.TokenRole, map[string]any{
 		"orphan": true, "renewable": true, "token_type": "service", "token_no_default_policy": true,
-		"allowed_policies_glob": []string{scopePolicies + "*"}, "token_explicit_max_ttl": b.MaxTTL.String(),
+		"allowed_policies_glob": []string{scopePolicies + "*"}, "token_explicit_max_ttl": (b.MaxTTL + carrierSpan).String(),
 	}); err != nil {
 		return Login{}, fmt.Errorf("writing the token role: %w", err)
 	}

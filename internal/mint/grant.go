@@ -44,6 +44,17 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 	if refused != "" {
 		return broker.Credential{}, fmt.Errorf("%w: %s", broker.ErrMintMismatch, refused)
 	}
+	if token, lasts := m.carrier(ctx, intent); token != "" {
+		w := &wrapped{intent: intent, token: token, carried: lasts}
+		err := m.draw(ctx, w)
+		if err == nil {
+			return w.credential(), nil
+		}
+		if !m.carriers.lose(g.Policy, token, err) {
+			return broker.Credential{}, m.abandon(ctx, w, err)
+		}
+		// Vault does not know the token any more, or its policy. A wrapper token shows which.
+	}
 	left := m.left(intent.Expires)
 	wrapper, err := m.wrap(ctx, intent)
 	if wrapper == nil {
@@ -65,12 +76,7 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 		// The token is of no further use: it has made its only call, or it has a lease that ends nothing and that Vault drops with it.
 		w.lease = broker.VaultLease{}
 	}
-	return broker.Credential{
-		Secret: secret.New(w.secret),
-		Minted: &broker.Minted{
-			VaultLease: w.lease, Name: w.name, Digest: w.digest, Until: intent.Expires, Whole: w.whole && !w.short, ShortLease: w.short,
-		},
-	}, nil
+	return w.credential(), nil
 }
 
 // wrapped is a credential that is being minted, with what is known of it so far. Its token is not a wrapping token of Vault, but
@@ -78,13 +84,24 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 type wrapped struct {
 	intent broker.Intent
 	token  string
-	lease  broker.VaultLease
+	// carried is set if the token is a carrier: the seconds for which the login may last without renewal. The lease has no accessor.
+	carried int
+	lease   broker.VaultLease
 	// unseen means that Vault may have made something whose lease is unknown.
 	unseen bool
 	// whole means that the token lives until the credential expires, without renewal. short means that Renew has to renew the
 	// lease too.
 	whole, short bool
 	mintedSecret
+}
+
+func (w *wrapped) credential() broker.Credential {
+	return broker.Credential{
+		Secret: secret.New(w.secret),
+		Minted: &broker.Minted{
+			VaultLease: w.lease, Name: w.name, Digest: w.digest, Until: w.intent.Expires, Whole: w.whole && !w.short, ShortLease: w.short,
+		},
+	}
 }
 
 // wrap creates the token that draw uses to get the credential, and that owns its lease, if any. If it returns both a token and an
@@ -122,21 +139,25 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 	if auth.Accessor == "" || auth.ClientToken == "" {
 		return nil, &broker.LostMintError{VaultLease: broker.VaultLease{Accessor: auth.Accessor}, Err: unavailable("creating a token", errNotUnderstood)}
 	}
-	// Check the new token against the order (I7 in SECURITY.md).
-	only := []string{intent.Grant.Policy}
+	return auth, checkToken(auth, intent.Grant.Policy, ttl, uses == 0)
+}
+
+// checkToken compares a new token with the order (I7 in SECURITY.md).
+func checkToken(auth *api.SecretAuth, policy string, ttl int, renewable bool) error {
+	only := []string{policy}
 	switch {
 	case !auth.Orphan:
-		return auth, fmt.Errorf("%w: the token is not an orphan: its role must set orphan=true", broker.ErrMintMismatch)
+		return fmt.Errorf("%w: the token is not an orphan: its role must set orphan=true", broker.ErrMintMismatch)
 	case !slices.Equal(auth.Policies, only), auth.TokenPolicies != nil && !slices.Equal(auth.TokenPolicies, only):
-		return auth, fmt.Errorf("%w: the token has other policies", broker.ErrMintMismatch)
+		return fmt.Errorf("%w: the token has other policies", broker.ErrMintMismatch)
 	case len(auth.IdentityPolicies) > 0 || auth.EntityID != "":
-		return auth, fmt.Errorf("%w: the token has an identity of its own", broker.ErrMintMismatch)
+		return fmt.Errorf("%w: the token has an identity of its own", broker.ErrMintMismatch)
 	case auth.LeaseDuration < 1 || auth.LeaseDuration > ttl:
-		return auth, fmt.Errorf("%w: the token lives %d s without being renewed, want %d s at most", broker.ErrMintMismatch, auth.LeaseDuration, ttl)
-	case auth.Renewable != (uses == 0):
-		return auth, fmt.Errorf("%w: the token has renewable=%t, want %t", broker.ErrMintMismatch, auth.Renewable, uses == 0)
+		return fmt.Errorf("%w: the token lives %d s without being renewed, want %d s at most", broker.ErrMintMismatch, auth.LeaseDuration, ttl)
+	case auth.Renewable != renewable:
+		return fmt.Errorf("%w: the token has renewable=%t, want %t", broker.ErrMintMismatch, auth.Renewable, renewable)
 	}
-	return auth, nil
+	return nil
 }
 
 // once reports whether the token that calls Vault is good for one call. Vault refuses a lease to a token that has no call left.
@@ -203,15 +224,35 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 	if err == nil {
 		err = checkFarSide(w.intent, answer, left)
 	}
+	if w.intent.Kind == scopes.KindDatabase && w.lease.Lease != "" {
+		m.carriers.learn(w.intent.Grant.Path, answer)
+	}
+	if w.carried > 0 {
+		err = w.checkCarried(answer, err)
+	}
 	if says(err, "leased credentials were immediately revoked") {
 		w.unseen = true
 		return fmt.Errorf("%w: it has a lease, and was to have none", broker.ErrMintMismatch)
 	}
-	w.unseen = w.intent.Grant.Leased && w.lease.Lease == "" && errors.Is(err, broker.ErrVaultUnavailable)
+	w.unseen = w.unseen || w.intent.Grant.Leased && w.lease.Lease == "" && errors.Is(err, broker.ErrVaultUnavailable)
 	if irrevocable(w.intent) { // no lease shows whether the other system has made something
 		w.unseen = err != nil && (answer != nil || errors.Is(err, broker.ErrVaultUnavailable) || lostByVault(err))
 	}
 	return err
+}
+
+// checkCarried adds to what is known of a login that has no token of its own: err is what is known so far.
+func (w *wrapped) checkCarried(answer *api.Secret, err error) error {
+	w.unseen = answer != nil && w.lease.Lease == ""
+	if err != nil {
+		return err
+	}
+	if answer.LeaseDuration < 1 || answer.LeaseDuration > w.carried || !answer.Renewable {
+		return fmt.Errorf("%w: its lease lasts %d s and is renewable: %t. Logins of this role lasted %d s before, and were renewable",
+			broker.ErrVaultRefused, answer.LeaseDuration, answer.Renewable, w.carried)
+	}
+	w.whole, w.short = !w.short, false
+	return nil
 }
 
 // abandon revokes a credential that will not be delivered, even if the caller is gone. If Vault confirms that neither the lease

@@ -13,10 +13,14 @@ import (
 // when the call reaches it.
 const renewSlack = 2
 
-// Renew extends the token of a credential, and with it the credential, until minted.Until. See broker.Minter.
+// Renew extends a credential until minted.Until: its token, and with it the lease, or only the lease if that hangs on a carrier. See
+// broker.Minter.
 func (m *Minter) Renew(ctx context.Context, minted broker.Minted) error {
-	if minted.Accessor == "" || minted.Whole {
-		return nil // the credential has no token, or its token already lives long enough
+	switch {
+	case minted.Empty() || minted.Whole:
+		return nil // there is nothing to renew, or it already lives long enough
+	case minted.Accessor == "":
+		return m.renewLease(ctx, minted)
 	}
 	const doing = "renewing the token"
 	wanted := max(1, m.left(minted.Until)) // to Vault, zero means the default
@@ -29,26 +33,39 @@ func (m *Minter) Renew(ctx context.Context, minted broker.Minted) error {
 	if answer == nil || answer.Auth == nil || answer.Auth.LeaseDuration == 0 {
 		return unavailable(doing, errNotUnderstood)
 	}
-	switch got := answer.Auth.LeaseDuration; {
-	case got > wanted:
-		return fmt.Errorf("%w: the token was renewed for %d s, want %d s at most", broker.ErrMintMismatch, got, wanted)
-	case got < wanted-renewSlack:
-		return fmt.Errorf("%w: the token was renewed for %d s of %d: the limits of its role or of Vault are too short", broker.ErrVaultRefused, got, wanted)
+	if err := checkRenewal("token", "the limits of its role or of Vault are", answer.Auth.LeaseDuration, wanted); err != nil {
+		return err
 	}
-	if !minted.ShortLease {
-		return nil
+	if minted.ShortLease {
+		return m.renewLease(ctx, minted)
 	}
-	const doingLease = "renewing the lease"
-	wanted = max(1, m.left(minted.Until))
-	answer, err = m.write(ctx, doingLease, "sys/leases/renew", map[string]any{"lease_id": minted.Lease, "increment": wanted})
+	return nil
+}
+
+func (m *Minter) renewLease(ctx context.Context, minted broker.Minted) error {
+	const doing = "renewing the lease"
+	wanted := max(1, m.left(minted.Until))
+	answer, err := m.write(ctx, doing, "sys/leases/renew", map[string]any{"lease_id": minted.Lease, "increment": wanted})
 	if err != nil {
 		return err
 	}
 	if answer == nil || answer.LeaseID != minted.Lease {
-		return unavailable(doingLease, errNotUnderstood)
+		return unavailable(doing, errNotUnderstood)
 	}
-	if got := answer.LeaseDuration; got < wanted-renewSlack {
-		return fmt.Errorf("%w: the lease was renewed for %d s of %d: the max_ttl of its role is too short", broker.ErrVaultRefused, got, wanted)
+	got := answer.LeaseDuration
+	if minted.Accessor != "" { // the lease ends with its token
+		got = min(got, wanted)
+	}
+	return checkRenewal("lease", "the max_ttl of its role is", got, wanted)
+}
+
+// checkRenewal compares the seconds that Vault gave with the requested ones.
+func checkRenewal(what, limits string, got, wanted int) error {
+	switch {
+	case got > wanted:
+		return fmt.Errorf("%w: the %s was renewed for %d s, want %d s at most", broker.ErrMintMismatch, what, got, wanted)
+	case got < wanted-renewSlack:
+		return fmt.Errorf("%w: the %s was renewed for %d s of %d: %s too short", broker.ErrVaultRefused, what, got, wanted, limits)
 	}
 	return nil
 }

@@ -43,6 +43,8 @@ type Minter struct {
 
 	gitHub map[string]gitHubApp // by name
 
+	carriers carriers
+
 	// logins counts successful logins, so that a refusal of an older token does not cause another login.
 	logins  atomic.Int64
 	refused chan struct{}
@@ -79,6 +81,7 @@ func Open(ctx context.Context, cfg Config) (*Minter, error) {
 		transport: transport,
 		refused:   make(chan struct{}, 1),
 		gitHub:    newGitHubApps(cfg),
+		carriers:  carriers{byPolicy: map[string]carrier{}, unrenewed: map[string]int{}},
 	}
 	m.main.signings.key, m.rsa.signings.key = cfg.SigningKey, rsaKeyName(cfg.SigningKey)
 	m.guarded = guard{next: transport}
