@@ -19,8 +19,9 @@ const (
 	sweepBatch = 200
 	maxRounds  = 10
 	// abandoned is the age after which an unfinished record has nothing alive in Vault any more. The request gives up within
-	// mintWithin, and a credential that it minted just before lives for at most UnrenewedLife without renewal.
-	abandoned = mintWithin + UnrenewedLife
+	// mintWithin, and a credential that Vault minted just then lives for at most UnrenewedLife without renewal. The rest is for a Vault
+	// that notices late that nobody waits for its answer.
+	abandoned = mintWithin + UnrenewedLife + 5*time.Second
 	// renewedBy is the age at which a delivered credential has been renewed or has expired. For checkSpan after that, the sweeper
 	// checks which of the two happened.
 	renewedBy, checkSpan, checkEvery = UnrenewedLife + 3*time.Second, time.Minute, 5 * time.Second
