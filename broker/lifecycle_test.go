@@ -317,7 +317,7 @@ func TestSweepAdvances(t *testing.T) {
 		{"lost with a handle, its lease may live", broker.LiveCredential{Status: broker.StatusUnknown, VaultLease: handle}, time.Second, nil, false, []string{"revoke a"}},
 		{"lost with a handle, Vault away", broker.LiveCredential{Status: broker.StatusUnknown, VaultLease: handle}, time.Second, broker.ErrVaultUnavailable, false, []string{"revoke a"}},
 		{"lost without a handle", broker.LiveCredential{Status: broker.StatusUnknown}, time.Minute, nil, false, []string{"settle compensated lost"}},
-		{"lost without a handle, may live", broker.LiveCredential{Status: broker.StatusUnknown}, 40 * time.Second, nil, false, nil},
+		{"lost without a handle, may live", broker.LiveCredential{Status: broker.StatusUnknown}, 49 * time.Second, nil, false, nil},
 		{"irrevocable and never finished (C3 to C5)", broker.LiveCredential{Kind: "vault", Status: broker.StatusIntent, Expires: later}, time.Minute, nil, false, []string{"settle unknown unfinished"}},
 		{"irrevocable and lost, may live", broker.LiveCredential{Kind: "vault", Status: broker.StatusUnknown, Expires: later, VaultLease: broker.VaultLease{Accessor: "a"}}, time.Minute, nil, false, nil},
 		{"irrevocable and never finished, may live", broker.LiveCredential{Kind: "vault", Status: broker.StatusUnknown, Detail: "unfinished", Expires: later}, time.Minute, nil, false, nil},
@@ -410,6 +410,25 @@ func TestSweepDoesNotWaitForGitHub(t *testing.T) {
 	}
 	if got := len(f.tape.read); got < 2 {
 		t.Errorf("the sweeper looked %d times within two seconds", got)
+	}
+}
+
+// A lost login that nobody can revoke is over at a known time. Its record says so right then, within the minute of I2.
+func TestSweepRecordsTheEndOfWhatWasLostInTime(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.Now = time.Now
+	f.useTokens(t, noTokens{})
+	begun := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // when the clock of a bubble starts
+	f.tape.due = []broker.LiveCredential{{
+		ID: id(t, 0, begun), Kind: "database", Leased: true, Status: broker.StatusUnknown, Expires: begun.Add(time.Hour),
+	}}
+	f.tape.leads = time.Minute
+	f.sweepFor(t, 55*time.Second)
+	if len(f.tape.outcomes) == 0 {
+		t.Fatal("its end is not recorded")
+	}
+	if after := f.tape.outcomes[0].Time.Sub(begun); after < 50*time.Second || after > 52*time.Second {
+		t.Errorf("its end is recorded after %s, want 50 s", after)
 	}
 }
 

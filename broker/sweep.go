@@ -198,6 +198,10 @@ func (s *sweeper) advanceAll(ctx context.Context, held []LiveCredential, attempt
 			if !over && !now.Before(a.next) {
 				a.backoff = min(max(2*a.backoff, sweepEvery), longestBackoff)
 				a.next = now.Add(a.backoff)
+				// What nobody can revoke is over at a known time. An attempt right then keeps the record from waiting longer than it must.
+				if dead := begun(h.ID).Add(abandoned); now.Before(dead) && dead.Before(a.next) {
+					a.next = dead
+				}
 			}
 			mu.Lock()
 			defer mu.Unlock()
