@@ -50,13 +50,14 @@ const (
 type fault struct {
 	Point  point
 	Action action
+	Spares int64 // how often the replica passes the point before the fault strikes
 
 	// Spoils is a path in Vault whose answers are spoiled. They get the status Says. If Says is zero, the first answer is cut off
 	// before its first byte, the next one before its second, and so on.
 	Spoils string
 	Says   int
 
-	struck atomic.Bool
+	passed atomic.Int64
 	cuts   atomic.Int64
 }
 
@@ -67,7 +68,7 @@ var errInjected = errors.New("injected")
 
 // at is called where the replica passes a crash point. The replica continues with the error that it returns.
 func (f *fault) at(p point) error {
-	if f.Point != p || f.struck.Swap(true) {
+	if f.Point != p || f.passed.Add(1) != f.Spares+1 {
 		return nil
 	}
 	fmt.Fprintln(os.Stderr, struckLine)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -49,12 +50,17 @@ func (r row) elsewhere() bool {
 	return r.lostAtGitHub() || r.irrevocable() && r.Status == "unknown" && time.Now().Before(r.ExpiresAt) && (r.Accessor != "" || r.Detail == "unfinished")
 }
 
-// proof is what shows that the credential is alive: the accessor of its token in Vault, or the hash of its token of GitHub.
+// proof is what shows that the credential is alive: the accessor of its token in Vault, its lease if it has no token, or the hash of
+// its token of GitHub.
 func (r row) proof() string {
-	if r.Kind == scopes.KindGitHub {
+	switch {
+	case r.Kind == scopes.KindGitHub:
 		return r.Name
+	case r.Accessor == "":
+		return r.Lease
+	default:
+		return r.Accessor
 	}
-	return r.Accessor
 }
 
 // lostAtGitHub reports whether GitHub may have made a token that nobody has: the record says so for an hour.
@@ -136,13 +142,13 @@ func (e *inventory) check(t testing.TB) []string {
 		byID[r.ID], byAccessor[r.Accessor], byLease[r.Lease], byName[r.Name] = r, r, r, r
 	}
 	var wrong []string
-	tokens := e.tokens(ctx, t)
+	tokens, leases := e.tokens(ctx, t), e.leases(ctx, t)
 	for _, tok := range tokens {
 		if r, ok := byAccessor[tok.name]; e.judges(tok) && (!ok || !r.mayLive()) {
 			wrong = append(wrong, fmt.Sprintf("token %s lives, its record %s says %q", tok.name, tok.issuance, byID[tok.issuance].Status))
 		}
 	}
-	for _, l := range e.leases(ctx, t) {
+	for _, l := range leases {
 		if r, ok := byLease[l.name]; e.judges(l) && (!ok || !r.mayLive()) {
 			wrong = append(wrong, fmt.Sprintf("lease %s lives without a record, since %s", l.name, l.since.Format(time.TimeOnly)))
 		}
@@ -157,7 +163,7 @@ func (e *inventory) check(t testing.TB) []string {
 			wrong = append(wrong, fmt.Sprintf("certificate %s is valid, its record says %q", cert.name, r.Status))
 		}
 	}
-	return slices.Concat(wrong, e.checkFarSides(byID, byName), e.checkGitHub(rows, byName), e.checkRows(rows, tokens))
+	return slices.Concat(wrong, e.checkFarSides(byID, byName), e.checkGitHub(rows, byName), e.checkRows(rows, slices.Concat(tokens, leases)))
 }
 
 // judges reports whether a credential is old enough to be judged, and of this world.
@@ -215,13 +221,13 @@ func (e *inventory) checkGitHub(rows []row, byName map[string]row) []string {
 	return wrong
 }
 
-func (e *inventory) checkRows(rows []row, tokens []living) []string {
+func (e *inventory) checkRows(rows []row, inVault []living) []string {
 	alive := map[string]bool{}
 	for _, tok := range e.hub.Live() {
 		alive[tok.Hashed] = true
 	}
-	for _, tok := range tokens {
-		alive[tok.name] = true
+	for _, l := range inVault {
+		alive[l.name] = true
 	}
 	var wrong []string
 	for _, r := range rows {
@@ -314,7 +320,7 @@ func (e *inventory) logins(ctx context.Context, t testing.TB) []living {
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	found, err := conn.Query(ctx, `
-		SELECT rolname FROM pg_roles WHERE rolcanlogin AND rolvaliduntil > now() AND rolname ~ '-7[0-9a-f]{3}-'`)
+		SELECT rolname FROM pg_roles WHERE rolcanlogin AND rolvaliduntil > now() AND rolname ~ '^v-token-.*-[0-9]{10}$'`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,8 +330,11 @@ func (e *inventory) logins(ctx context.Context, t testing.TB) []living {
 	}
 	var logins []living
 	for _, name := range names {
-		id := issuanceID.FindString(name)
-		logins = append(logins, living{name, id, begunAt(id)})
+		made, err := strconv.ParseInt(name[strings.LastIndex(name, "-")+1:], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		logins = append(logins, living{name, issuanceID.FindString(name), time.Unix(made, 0)})
 	}
 	return logins
 }

@@ -62,6 +62,12 @@ scopes:
     resource: test:database
     ttl: {default: 10m, max: 10m}
     credential: {kind: database, mount: database, role: reporting}
+  - name: test.carried
+    title: A database login without a token of its own
+    authority: read
+    resource: test:carried
+    ttl: {default: 10m, max: 10m}
+    credential: {kind: database, mount: database, role: reporting}
   - name: test.pki
     title: A certificate
     authority: read
@@ -118,6 +124,8 @@ type kind struct {
 	// works reports whether the credential opens its target. It returns an error if it cannot find out. It is nil for a kind that
 	// only expires.
 	works func(ctx context.Context, e *inventory, a answer) (bool, error)
+	// second means that a fault strikes the second credential of a replica. The first of a database login has a token of its own.
+	second bool
 	// lives is works for a kind that nobody can revoke.
 	lives func(ctx context.Context, e *inventory, a answer) (bool, error)
 }
@@ -145,6 +153,7 @@ var kinds = []kind{
 	{name: "jwt", body: plain(nil)},
 	{name: "vault-token", body: plain(map[string]any{"agent": "researcher"}), works: tokenWorks},
 	{name: "database", body: plain(nil), works: loginWorks},
+	{name: "carried", body: plain(nil), works: loginWorks, second: true},
 	{name: "pki", body: withCSR, works: certificateWorks},
 	{name: "ssh", body: withPublicKey},
 	{name: "kv", body: plain(map[string]any{"name": "researcher"})},

@@ -56,7 +56,7 @@ func (w *world) crashPoints(t *testing.T) {
 	for _, k := range kinds {
 		for _, p := range k.points() {
 			for _, a := range actions {
-				if !*all && (k.name != "database" || a != kill) {
+				if !*all && (k.name != "database" && k.name != "carried" || a != kill) {
 					continue // only a full run tries the whole matrix
 				}
 				t.Run(fmt.Sprintf("%s/%s/%s", k.name, p, a), func(t *testing.T) {
@@ -93,7 +93,16 @@ func (w *world) strike(t *testing.T, k kind, p point, a action) {
 	w.crowd <- struct{}{} // few replicas start at the same time
 	leave := sync.OnceFunc(func() { <-w.crowd })
 	defer leave()
-	r := w.startReplica(t, &fault{Point: p, Action: a})
+	f := &fault{Point: p, Action: a}
+	if k.second && !c.revoking() {
+		f.Spares = 1
+	}
+	r := w.startReplica(t, f)
+	if k.second {
+		if first := w.ask(t, r, c.subject+"/first", k); !first.has() {
+			t.Fatalf("before the fault: status %d, %s", first.status, first.Code)
+		}
+	}
 	got := w.ask(t, r, c.subject, k)
 	if c.revoking() {
 		if !got.has() {

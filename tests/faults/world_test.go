@@ -139,7 +139,7 @@ func (w *world) settings(t *testing.T, f *fault) map[string]any {
 		t.Fatal(err)
 	}
 	return map[string]any{
-		"Fault": map[string]any{"Point": f.Point, "Action": f.Action, "Spoils": f.Spoils, "Says": f.Says}, "Database": s.DB.BrokerURL,
+		"Fault": map[string]any{"Point": f.Point, "Action": f.Action, "Spares": f.Spares, "Spoils": f.Spoils, "Says": f.Says}, "Database": s.DB.BrokerURL,
 		"VaultAddr": access.Addr, "RoleID": access.RoleID, "SecretIDFile": access.SecretIDFile,
 		"SigningKey": access.SigningKey, "TokenRole": access.TokenRole, "Catalogue": catalogue,
 		"GitHubURL": app.URL.String(), "GitHubClient": app.ClientID, "GitHubRoots": roots,
