@@ -228,7 +228,7 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 	if err == nil {
 		err = checkFarSide(w.intent, answer, left)
 	}
-	if w.intent.Kind == scopes.KindDatabase && w.lease.Lease != "" {
+	if w.intent.Kind == scopes.KindDatabase && err == nil {
 		m.carriers.learn(w.intent.Grant.Path, answer)
 	}
 	if w.carried > 0 {

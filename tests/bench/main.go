@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"text/tabwriter"
 	"time"
 )
 
@@ -68,9 +69,11 @@ var fully = grown{
 // servers, so that the other measurements do not run beside the tokens of thousands of logins, which Vault keeps in memory.
 func run(ctx context.Context, o options, out io.Writer) error {
 	r := report{Connections: o.connections, Between: map[string]int{}, atFirst: map[string][]load{}, loads: map[string][]load{}}
-	for _, measure := range []func(*deployment, context.Context, options, *report) error{
-		(*deployment).besideLogins, (*deployment).byItself,
-	} {
+	measures := []func(*deployment, context.Context, options, *report) error{(*deployment).besideLogins, (*deployment).byItself}
+	if o.part == "logins" {
+		measures = []func(*deployment, context.Context, options, *report) error{(*deployment).onlyLogins}
+	}
+	for _, measure := range measures {
 		err := with(ctx, o, []fs.FS{asBuilt()}, func(all []*deployment) error {
 			d := all[0]
 			err := measure(d, ctx, o, &r)
@@ -83,6 +86,10 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		}
 	}
 	fmt.Fprint(os.Stderr, "\r\033[K")
+	if o.part == "logins" {
+		r.printLogins(out)
+		return nil
+	}
 	r.print(out)
 	return save(o.json, r.all())
 }
@@ -128,6 +135,22 @@ func (d *deployment) byItself(ctx context.Context, o options, r *report) error {
 		return err
 	}
 	return d.introspection(ctx, o.connections, o.lasts, r)
+}
+
+func (d *deployment) onlyLogins(ctx context.Context, o options, r *report) error {
+	return d.rounds(ctx, o, logins, r.loads)
+}
+
+func (r *report) printLogins(out io.Writer) {
+	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
+	for _, name := range logins {
+		r.row(table, name, figuresOf(median(r.loads, name)))
+	}
+	_ = table.Flush()
+	for _, pair := range [][2]string{{"dynamic", "creds"}, {"dynamic-long", "creds"}} {
+		all := ratio(r.loads, pair[0], pair[1])
+		fmt.Fprintf(out, "%s/%s %.2f\n", pair[0], pair[1], all)
+	}
 }
 
 // callersOf returns the number of callers for a target. It is lower for database logins, because each one creates a role.

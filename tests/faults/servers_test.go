@@ -311,9 +311,10 @@ func (w *world) postgresStopped(t *testing.T) string {
 		t.Fatal(err)
 	}
 	s.cannotTell(t, kindCalled("database"), login)
-	before := w.stack.Asked(t, "auth/token/create/")
+	asked := func() int { return w.stack.Asked(t, "auth/token/create/") + w.stack.Asked(t, "database/creds/") }
+	before := asked()
 	s.refusedOf(t)
-	if after := w.stack.Asked(t, "auth/token/create/"); after != before {
+	if after := asked(); after != before {
 		t.Errorf("Vault was asked %d times without a record", after-before)
 	}
 	if err := postgres.Start(t.Context()); err != nil {
