@@ -23,6 +23,7 @@ type traffic struct {
 	mu     sync.Mutex
 	calls  []string
 	tokens []string
+	named  string // the X-Correlation-Id of the last call
 }
 
 func (tr *traffic) over(next http.RoundTripper) http.RoundTripper {
@@ -38,7 +39,7 @@ func (tr *traffic) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	tr.calls = append(tr.calls, path)
+	tr.calls, tr.named = append(tr.calls, path), req.Header.Get("X-Correlation-Id")
 	if path == createPath {
 		text, readErr := io.ReadAll(resp.Body)
 		resp.Body = io.NopCloser(strings.NewReader(string(text)))
@@ -73,7 +74,10 @@ func TestDatabaseLoginTakesOneCall(t *testing.T) {
 	w := wares(t)["database"]
 	minted, secrets := []broker.Minted{}, []map[string]any{}
 	for i, want := range [][]string{{createPath, drawPath}, {createPath, drawPath}, {drawPath}, {drawPath}} {
-		_, m, secret := e.made(t, w, time.Minute)
+		intent, m, secret := e.made(t, w, time.Minute)
+		if tr.named != intent.ID {
+			t.Errorf("login %d: the call names %q, want the issuance", i, tr.named)
+		}
 		if got := tr.since(); !slices.Equal(got, want) {
 			t.Errorf("login %d: got calls %v, want %v", i, got, want)
 		}
@@ -269,6 +273,16 @@ func TestLostCarriedLoginIsNotMadeAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A call that found no connection has made nothing, so nothing is lost.
+func TestUnsentCarriedLoginIsNotLost(t *testing.T) {
+	v, m := carrying(t, nil)
+	v.Close()
+	until(t, "a call without a connection", func() bool { // an earlier connection may still look open
+		lost, err := outcome(t, m, databaseIntent(t))
+		return lost == nil && errors.Is(err, broker.ErrVaultUnavailable)
+	})
 }
 
 // TestUnexpectedCarriedLoginIsRevoked is I7 for a login without a token of its own: its lease is revoked.

@@ -29,8 +29,8 @@ type Config struct {
 	Mount string
 	// SigningKey is the name of the Transit key, of type ecdsa-p256 or ed25519.
 	SigningKey string
-	// TokenRole is the role of Vault's token store that creates a token for each dynamic credential. A credential with a lease
-	// ends with its token. Empty means "brevet".
+	// TokenRole is the role of Vault's token store that creates a token for each dynamic credential, and the carriers of database
+	// logins. A credential with a lease ends with its token. Empty means "brevet".
 	TokenRole string
 	// JWKSMaxAge is how long verifiers may cache the JWKS; zero means 5 minutes.
 	JWKSMaxAge time.Duration

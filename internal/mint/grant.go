@@ -124,10 +124,7 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 		})
 	})
 	if err != nil {
-		// Vault refused the call or never received it, so it made nothing.
-		network, sent := errors.AsType[*net.OpError](err)
-		_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
-		if statusOf(err)/100 == 4 || (sent && network.Op == "dial") || untrusted {
+		if statusOf(err)/100 == 4 || unsent(err) { // Vault made nothing
 			return nil, err
 		}
 		return nil, &broker.LostMintError{Err: err}
@@ -158,6 +155,13 @@ func checkToken(auth *api.SecretAuth, policy string, ttl int, renewable bool) er
 		return fmt.Errorf("%w: the token has renewable=%t, want %t", broker.ErrMintMismatch, auth.Renewable, renewable)
 	}
 	return nil
+}
+
+// unsent reports whether Vault never received a call, because there was no connection.
+func unsent(err error) bool {
+	network, failed := errors.AsType[*net.OpError](err)
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	return failed && network.Op == "dial" || untrusted
 }
 
 // once reports whether the token that calls Vault is good for one call. Vault refuses a lease to a token that has no call left.
@@ -238,7 +242,7 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 		w.unseen = true
 		return fmt.Errorf("%w: it has a lease, and was to have none", broker.ErrMintMismatch)
 	}
-	w.unseen = w.unseen || w.intent.Grant.Leased && w.lease.Lease == "" && errors.Is(err, broker.ErrVaultUnavailable)
+	w.unseen = w.unseen || w.intent.Grant.Leased && w.lease.Lease == "" && errors.Is(err, broker.ErrVaultUnavailable) && !unsent(err)
 	if irrevocable(w.intent) { // no lease shows whether the other system has made something
 		w.unseen = err != nil && (answer != nil || errors.Is(err, broker.ErrVaultUnavailable) || lostByVault(err))
 	}
