@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"text/tabwriter"
 	"time"
 )
 
@@ -31,7 +30,7 @@ func main() {
 	beside := flag.Bool("peers", false, "compare tokens with those of Vault, and of ZeroID and AgentWrit if they are in the PATH")
 	growing := flag.Bool("growth", false, "measure how the cost grows in place of how it compares")
 	flag.StringVar(&o.plots, "plots", "", "folder to draw what grows into")
-	flag.StringVar(&o.part, "part", "", "measure one part of -growth alone: scopes, rows or use")
+	flag.StringVar(&o.part, "part", "", "measure one part alone: logins; with -growth: scopes, rows or use")
 	o.grown = fully
 	flag.Parse()
 	measure := run
@@ -46,6 +45,9 @@ func main() {
 		os.Exit(1)
 	}
 }
+
+// partLogins names the part of a run that measures only database logins.
+const partLogins = "logins"
 
 type options struct {
 	binary, json, plots, part string
@@ -70,7 +72,7 @@ var fully = grown{
 func run(ctx context.Context, o options, out io.Writer) error {
 	r := report{Connections: o.connections, Between: map[string]int{}, atFirst: map[string][]load{}, loads: map[string][]load{}}
 	measures := []func(*deployment, context.Context, options, *report) error{(*deployment).besideLogins, (*deployment).byItself}
-	if o.part == "logins" {
+	if o.part == partLogins {
 		measures = []func(*deployment, context.Context, options, *report) error{(*deployment).onlyLogins}
 	}
 	for _, measure := range measures {
@@ -86,11 +88,11 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		}
 	}
 	fmt.Fprint(os.Stderr, "\r\033[K")
-	if o.part == "logins" {
+	if o.part == partLogins {
 		r.printLogins(out)
-		return nil
+	} else {
+		r.print(out)
 	}
-	r.print(out)
 	return save(o.json, r.all())
 }
 
@@ -126,6 +128,11 @@ func (d *deployment) age(ctx context.Context, o options, r *report) error {
 	return nil
 }
 
+// onlyLogins measures database logins alone.
+func (d *deployment) onlyLogins(ctx context.Context, o options, r *report) error {
+	return d.rounds(ctx, o, logins, r.loads)
+}
+
 // byItself measures the targets that involve no logins at Vault.
 func (d *deployment) byItself(ctx context.Context, o options, r *report) error {
 	if err := d.halfLoad(ctx, o, r); err != nil {
@@ -135,22 +142,6 @@ func (d *deployment) byItself(ctx context.Context, o options, r *report) error {
 		return err
 	}
 	return d.introspection(ctx, o.connections, o.lasts, r)
-}
-
-func (d *deployment) onlyLogins(ctx context.Context, o options, r *report) error {
-	return d.rounds(ctx, o, logins, r.loads)
-}
-
-func (r *report) printLogins(out io.Writer) {
-	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
-	for _, name := range logins {
-		r.row(table, name, figuresOf(median(r.loads, name)))
-	}
-	_ = table.Flush()
-	for _, pair := range [][2]string{{"dynamic", "creds"}, {"dynamic-long", "creds"}} {
-		all := ratio(r.loads, pair[0], pair[1])
-		fmt.Fprintf(out, "%s/%s %.2f\n", pair[0], pair[1], all)
-	}
 }
 
 // callersOf returns the number of callers for a target. It is lower for database logins, because each one creates a role.

@@ -70,16 +70,11 @@ func ratioOf(loads map[string][]load, figure func(load) float64, ours, theirs st
 
 func p99(l load) float64 { return float64(l.at(0.99)) }
 
-var ratios = [][2]string{{"issue", "login"}, {"issue-jwt", "login"}, {"issue", "sign"}, {"dynamic", "creds"}}
+var ratios = [][2]string{{"issue", "login"}, {"issue-jwt", "login"}, {"issue", "sign"}, {"dynamic", "creds"}, {"dynamic-long", "creds"}}
 
 // print writes the table, and the ratios as the last line.
 func (r *report) print(out io.Writer) {
-	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(table, "asked for\t/s\tp50\tp99\tp99.9\tfailed\tµs each:")
-	for _, part := range parts {
-		fmt.Fprintf(table, "\t%s", part)
-	}
-	fmt.Fprintln(table, "\t")
+	table := newTable(out)
 	for _, name := range tokens {
 		r.row(table, name+", at first", figuresOf(median(r.atFirst, name)))
 	}
@@ -99,6 +94,27 @@ func (r *report) print(out io.Writer) {
 	middle := func(ours, theirs string) float64 { all := ratio(r.loads, ours, theirs); return all[len(all)/2] }
 	fmt.Fprintf(out, "ratio issue/login=%.2f issue/sign=%.2f dynamic/creds=%.2f\n",
 		middle("issue", "login"), middle("issue", "sign"), middle("dynamic", "creds"))
+}
+
+// printLogins writes what concerns database logins.
+func (r *report) printLogins(out io.Writer) {
+	table := newTable(out)
+	for _, name := range logins {
+		r.row(table, name, figuresOf(median(r.loads, name)))
+	}
+	_ = table.Flush()
+	r.ratios(out, r.loads, "")
+}
+
+// newTable returns a table with its heading.
+func newTable(out io.Writer) *tabwriter.Writer {
+	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(table, "asked for\t/s\tp50\tp99\tp99.9\tfailed\tµs each:")
+	for _, part := range parts {
+		fmt.Fprintf(table, "\t%s", part)
+	}
+	fmt.Fprintln(table, "\t")
+	return table
 }
 
 // ratios writes the ratios of the targets that these loads contain.
