@@ -359,7 +359,7 @@ func TestRefusedCarrierIsReplacedOnce(t *testing.T) {
 	}
 }
 
-// TestCarrierOutlivesItsLogins moves the clock: a carrier is replaced before it could end a login, and never revoked.
+// TestCarrierOutlivesItsLogins moves the clock (I3): a carrier is replaced before it could end a login, and never revoked.
 func TestCarrierOutlivesItsLogins(t *testing.T) {
 	now := &clock{now: epoch}
 	v, m := carrying(t, func(c *mint.Config) { c.Now = now.Now })

@@ -40,6 +40,18 @@ var crashes = []Mutant{
 		Package: "internal/mint", Test: "^TestInvalidGrantResponseIsRevokedOrLost/^hangs_up_at_database",
 	},
 	{
+		Claim: "C4", Breaks: "makes another login when the answer with one that shares a token is lost",
+		File: "internal/mint/carrier.go",
+		Old:  `if statusOf(err) != http.StatusForbidden || !says(err, "permission denied") {`, New: "if err == nil || http.StatusForbidden == 0 {",
+		Package: "internal/mint", Test: "^TestLostCarriedLoginIsNotMadeAgain$",
+	},
+	{
+		Claim: "C4", Breaks: "records a login that shares a token and came without its lease as one that was never made",
+		File: "internal/mint/grant.go",
+		Old:  `w.unseen = answer != nil && w.lease.Lease == ""`, New: "w.unseen = false",
+		Package: "internal/mint", Test: "^TestLostCarriedLoginIsNotMadeAgain$",
+	},
+	{
 		Claim: "C4", Breaks: "records a lost credential as one that was never made",
 		File: "broker/issue.go",
 		Old:  "if errors.As(cause, &lost) {", New: "if errors.As(cause, &lost) && lost.VaultLease.Lease != \"\" {",

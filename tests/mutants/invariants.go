@@ -63,6 +63,18 @@ var invariants = []Mutant{
 		Package: "internal/mint", Test: "^TestUnexpectedRenewalIsRefused$",
 	},
 	{
+		Claim: "I3", Breaks: "accepts a renewal for too long of a login that no token ends",
+		File: "internal/mint/lifecycle.go",
+		Old:  `if minted.Accessor != "" { // the lease ends with its token`, New: "if minted.Lease != \"\" {",
+		Package: "internal/mint", Test: "^TestUnexpectedRenewalOfACarriedLoginIsRefused$",
+	},
+	{
+		Claim: "I3", Breaks: "makes a login with a shared token that would end it early",
+		File: "internal/mint/carrier.go",
+		Old:  "needed := &m.carriers, intent.Grant.Policy, intent.Expires.Add(carrierSlack)", New: "needed := &m.carriers, intent.Grant.Policy, m.cfg.Now()",
+		Package: "internal/mint", Test: "^TestCarrierOutlivesItsLogins$",
+	},
+	{
 		Claim: "I4", Breaks: "redeems an approval again although its first credential reached the sandbox and was revoked later",
 		File: "migrations/00003_approvals.sql",
 		Old: `OR p.leased AND p.status = 'revoked' AND p.status_detail = 'undelivered'))));
