@@ -95,7 +95,7 @@ func disarm(t testing.TB, conn *pgx.Conn) {
 				WHERE c.relnamespace = current_schema()::regnamespace AND i.indisunique LOOP
 				EXECUTE format('DROP INDEX %s', it.place);
 			END LOOP;
-			DROP VIEW entry_partitions;
+			DROP VIEW entry_partitions, audit_calls;
 			CREATE TABLE every_entry AS TABLE entries;
 			DROP TABLE entries;
 			ALTER TABLE every_entry RENAME TO entries;
