@@ -46,6 +46,7 @@ var suites = []struct{ name, does string }{
 	{"tamper", "changes a ledger in every way that the database's owner can, and checks that auditors find each change: [audit.md](audit.md)"},
 	{"conformance", "tests the OAuth API against its specifications, with clients and verifiers of other projects: [oauth.md](oauth.md)"},
 	{"egress", "tries to get around the egress gateway: [egress.md](egress.md)"},
+	{"integrations", "uses GitHub, clouds and model APIs with their official clients, and runs agents and sandboxes: [integrations](../tests/integrations/integrations_test.go)"},
 	{"e2e", "uses the console in a browser: [console.md](console.md)"},
 	{"rotation", "keeps long-lived clients at work while SVIDs and authorities rotate: [rotation](../tests/rotation/rotation_test.go)"},
 	{"docs-run", "runs each command that README and docs show, twice: [docs](../tests/docs/docs_test.go)"},
