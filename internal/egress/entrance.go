@@ -42,7 +42,7 @@ func (g *Gateway) enter(who Caller) http.HandlerFunc {
 			refuse(w, &refusal{code: codeCaller})
 		case !belongs(r, sandbox):
 			w.Header().Set("Connection", "close")
-			refuse(w, &refusal{code: codeTooMany, after: time.Second})
+			sandbox.refuse(w, r, r.Host, &refusal{code: codeTooMany, after: time.Second})
 		case r.Method == http.MethodConnect:
 			g.connect(w, r, sandbox, func() (*Sandbox, error) { return who(r) })
 

@@ -33,7 +33,7 @@ func openScope(name, params, resource, host, path string) string {
 func newOpenWorld(t *testing.T, change ...func(*testkit.Options)) *world {
 	t.Helper()
 	w := newWorldWith(t, func(host string) string {
-		return openScope("host.open.use", "", "host:open", host, "/open/**") +
+		return openScope("host.also.use", "", "host:also", host, "/token") + openScope("host.open.use", "", "host:open", host, "/open/**") +
 			openScope("host.package.use", "name: {type: string, pattern: '[a-z]+'}", "host:{name}", host, "/packages/{name}")
 	}, change...)
 	w.host.mux.HandleFunc("/open/events", func(rw http.ResponseWriter, r *http.Request) {
@@ -103,6 +103,13 @@ func TestOpenHostsFollowTheirRules(t *testing.T) {
 		t.Errorf("got %d records, want 2", n)
 	}
 	w.host.taken()
+	// A scope with a credential comes first, although its name does not.
+	if answer := w.get(t, "/token"); answer.status != http.StatusOK || w.issued(t, "host.also.use") != 0 {
+		t.Errorf("got %d %s and a permit", answer.status, answer.text)
+	}
+	if seen := w.host.taken(); len(seen) != 1 || !strings.HasPrefix(seen[0].Header.Get("Authorization"), "Bearer ") {
+		t.Errorf("got %d calls, want one with a credential", len(seen))
+	}
 	for name, req := range map[string]*http.Request{
 		"another method": request(t, "POST", w.url("/open/file"), strings.NewReader("secret")),
 		"another path":   request(t, "GET", w.url("/packages/left/secret"), nil),

@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// firstPause is how long after its first call a report is sent. While calls keep coming, the pause doubles up to longestPause, so
-	// that a busy task has few entries in the ledger. It is firstPause again after a time of longestPause without a call.
+	// The first report of a session is sent when its first call ends, so that auditors know of the session even if the gateway dies
+	// right after that. firstPause is the time to the next one. While calls keep coming, the pause doubles up to longestPause, so that a
+	// busy task has few entries in the ledger. It is firstPause again after a time of longestPause without a call.
 	firstPause   = 5 * time.Second
 	longestPause = time.Minute
 	// maxRowText bounds the texts in the rows of a report, in bytes: Brevet accepts a report of 64 KiB, and the numbers and times of a
@@ -30,6 +31,9 @@ const (
 	maxRowPath   = 1024
 	// maxRowBytes is where a sum of bytes stays.
 	maxRowBytes = 1<<53 - 1
+	// maxTries is how often a report is sent that Brevet calls invalid. That may pass: a clock that is ahead makes a report end in the
+	// future.
+	maxTries = 10
 	// abortWithin is how long the last report waits for the calls in progress, which have been aborted. finalWithin bounds the whole
 	// wait for that report: Brevet accepts a report every five seconds from a sandbox that sends many.
 	abortWithin = 3 * time.Second
@@ -65,7 +69,7 @@ type recorder struct {
 	mu       sync.Mutex
 	rows     map[callKey]*tally
 	text     int   // bytes of the texts in rows
-	loose    int   // rows of calls that match no rule
+	loose    int   // loose rows
 	other    tally // all calls without a row
 	open     int   // calls in progress
 	idle     chan struct{}
@@ -81,6 +85,9 @@ type recorder struct {
 
 // callKey is what the calls of a row have in common.
 type callKey struct{ host, method, path, scope, refused string }
+
+// loose reports whether another row may displace the row: its calls match no rule, or did not pass.
+func (k callKey) loose() bool { return k.scope == "" || k.refused != "" }
 
 func (k callKey) size() int {
 	return len(k.host) + len(k.method) + len(k.path) + len(k.scope) + len(k.refused)
@@ -107,7 +114,7 @@ type endedCall struct {
 func newRecorder(report func(context.Context, openapi.CallReport) error, now func() time.Time, log *slog.Logger) *recorder {
 	r := &recorder{
 		report: report, now: now, log: log, closing: make(chan struct{}), rows: map[callKey]*tally{}, session: uuid.NewString(),
-		since: now().UTC(), pause: firstPause,
+		since: now().UTC(),
 	}
 	r.latest = r.since
 	r.life, r.end = context.WithCancel(context.Background())
@@ -157,7 +164,7 @@ func (r *recorder) count(call endedCall) {
 	case r.over:
 		r.log.Warn("egress call not recorded: it ended after the last report", "host", call.host, "refused", call.refused)
 	case r.running == nil:
-		if r.latest.Sub(r.since) >= longestPause {
+		if r.sequence > 0 && r.latest.Sub(r.since) >= longestPause {
 			r.pause = firstPause
 		}
 		r.running = make(chan struct{})
@@ -165,16 +172,16 @@ func (r *recorder) count(call endedCall) {
 	}
 }
 
-// row returns the row of a key, or the one for all others if there is no room. Calls that match a rule displace rows of calls that
-// match none: with made-up hosts, a sandbox must not be able to hide where it used credentials.
+// row returns the row of a key, or the one for all others if there is no room. Calls that passed displace loose rows: with made-up
+// hosts, a sandbox must not be able to hide where it used credentials.
 func (r *recorder) row(key callKey) *tally {
 	if row := r.rows[key]; row != nil {
 		return row
 	}
 	full := func() bool { return len(r.rows) >= client.MaxCallRows-1 || r.text+key.size() > maxRowText }
-	if key.scope != "" && r.loose > 0 && full() {
+	if !key.loose() && r.loose > 0 && full() {
 		for k, row := range r.rows {
-			if k.scope == "" && full() {
+			if k.loose() && full() {
 				r.other.merge(row)
 				delete(r.rows, k)
 				r.text, r.loose = r.text-k.size(), r.loose-1
@@ -184,7 +191,7 @@ func (r *recorder) row(key callKey) *tally {
 	if full() {
 		return &r.other
 	}
-	if key.scope == "" {
+	if key.loose() {
 		r.loose++
 	}
 	r.text += key.size()
@@ -267,7 +274,7 @@ func (r *recorder) cut() (report *openapi.CallReport, last bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = r.closed
-	if len(r.rows) == 0 && r.other.count == 0 && (!r.closed || r.sequence == 0) {
+	if len(r.rows) == 0 && r.other.count == 0 && (!r.closed || r.sequence == 0 || r.open > 0) {
 		r.running = nil
 		return nil, false
 	}
@@ -298,7 +305,7 @@ func (r *recorder) cut() (report *openapi.CallReport, last bool) {
 	}
 	clear(r.rows)
 	r.text, r.loose, r.other, r.since, r.latest = 0, 0, tally{}, until, until
-	r.pause = min(2*r.pause, longestPause)
+	r.pause = min(max(2*r.pause, firstPause), longestPause)
 	return report, r.closed
 }
 
@@ -336,9 +343,11 @@ func (r *recorder) deliver(report openapi.CallReport) bool {
 			return true
 		case errors.Is(err, client.ErrAlreadyReported): // never, because a report is repeated unchanged
 			log.Error("egress calls not recorded: Brevet has another report with their number", "error", err)
-			r.mu.Lock()
-			r.session, r.sequence = uuid.NewString(), 0
-			r.mu.Unlock()
+			r.restart(nil)
+			return true
+		case errors.Is(err, client.ErrInvalid) && tries == maxTries:
+			log.Error("egress calls not recorded yet: Brevet refuses their report, and a new session counts them as others", "error", err)
+			r.restart(report.Calls)
 			return true
 		case r.life.Err() != nil:
 			log.Error("egress calls not recorded", "error", err)
@@ -357,6 +366,28 @@ func (r *recorder) deliver(report openapi.CallReport) bool {
 			pauses.Reset()
 		case <-r.life.Done():
 		}
+	}
+}
+
+// restart begins a new session, which auditors see beside the one that is not closed. The calls are in its next report, in the row for
+// all others.
+func (r *recorder) restart(calls []openapi.CallRow) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.session, r.sequence, r.since = uuid.NewString(), 0, r.now().UTC()
+	r.latest = r.since
+	for _, row := range r.rows {
+		row.first, row.last = r.since, r.since // the clock may have been wrong
+	}
+	for _, row := range calls {
+		t := tally{count: row.Count, in: row.BytesIn, out: row.BytesOut, first: r.since, last: r.since}
+		for class, name := range statusClasses {
+			t.statuses[class] = row.Statuses[name]
+		}
+		r.other.merge(&t)
+	}
+	if r.other.count > 0 {
+		r.other.first, r.other.last = r.since, r.since
 	}
 }
 

@@ -152,10 +152,18 @@ func (b *rulebook) current(ctx context.Context) (*edition, error) {
 	}
 	slices.SortStableFunc(pages, func(a, b page) int {
 		rankA, rankB := scopes.Authority(a.scope.Authority).Rank(), scopes.Authority(b.scope.Authority).Rank()
-		return cmp.Or(cmp.Compare(rankA, rankB), cmp.Compare(a.scope.Name, b.scope.Name))
+		return cmp.Or(cmp.Compare(rankA, rankB), cmp.Compare(openness(a.scope), openness(b.scope)), cmp.Compare(a.scope.Name, b.scope.Name))
 	})
 	b.last, b.read = &edition{pages: pages, found: map[egressrule.Call]match{}}, began
 	return b.last, nil
+}
+
+// openness is 1 for a scope without a credential, and else 0: of two scopes for a call, the one with a credential comes first.
+func openness(scope openapi.OfferedScope) int {
+	if scope.Credential == scopes.KindNone {
+		return 1
+	}
+	return 0
 }
 
 func routerOf(scope openapi.OfferedScope) (*egressrule.Router, error) {
