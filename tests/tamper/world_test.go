@@ -63,7 +63,7 @@ func grownWorld(t testing.TB, db *testkit.DB) *world {
 		switch {
 		case size >= backupSize && w.backup == nil:
 			w.backup = w.items()
-		case size >= keptSize && w.kept.N == 0:
+		case w.log.last.N >= keptSize && w.kept.N == 0:
 			w.kept = w.log.last
 		}
 		if size > worldSize-50 {
