@@ -52,7 +52,7 @@ type match struct {
 }
 
 // find returns the scope and the parameters that a call with these unusual headers needs. If several scopes match, it takes the
-// one with the least authority, then the first by name.
+// one with the least authority, then one with a credential, then the first by name.
 func (b *rulebook) find(ctx context.Context, call egressrule.Call, unusual []string) (match, error) {
 	now, err := b.current(ctx)
 	if err != nil {
