@@ -15,8 +15,11 @@ import (
 
 const (
 	// callReportsAtOnce is how many reports of calls a sandbox can send to one replica at once. Then it can send one each
-	// callReportsEvery seconds. So a sandbox that invents calls fills the ledger no faster than that.
+	// callReportsEvery seconds. Final reports have the same limit again. So a sandbox that invents calls fills the ledger no faster
+	// than that.
 	callReportsAtOnce, callReportsEvery = 60, 5
+	// The sandboxes of a trust domain share a limit, because a trust domain can have any number of SPIFFE IDs.
+	domainCallReportsPerSecond, domainCallReportsAtOnce = 10, 600
 	// callSkew is how far the clock of an egress gateway may be ahead.
 	callSkew = time.Minute
 	// maxHost, maxMethod and maxPath are the maximum lengths of a row's names in bytes. openapi.yaml can only count characters.
@@ -29,13 +32,13 @@ const (
 // ReportCalls records what a sandbox called during one of its tasks.
 func (s *Server) ReportCalls(w http.ResponseWriter, r *http.Request, task Task) {
 	serve(s, w, r, "reportCalls", func(who attest.Identity) error {
-		if !s.callReports.Allow(who.ID().String(), s.cfg.Now()) {
-			w.Header().Set("Retry-After", strconv.Itoa(callReportsEvery))
-			return &requestError{kind: errPace, detail: "pace"}
-		}
 		ask, err := readOrder[CallReport](s, w, r, who)
 		if err != nil {
 			return err
+		}
+		if !s.mayReportCalls(who, ask.Final) {
+			w.Header().Set("Retry-After", strconv.Itoa(callReportsEvery))
+			return &requestError{kind: errPace, detail: "pace"}
 		}
 		report, err := s.callReportOf(task, ask)
 		if err != nil {
@@ -51,6 +54,16 @@ func (s *Server) ReportCalls(w http.ResponseWriter, r *http.Request, task Task) 
 		writeJSON(w, http.StatusOK, CallReceipt{ID: id, RecordedAt: recorded})
 		return nil
 	})
+}
+
+// mayReportCalls reports whether the sandbox and its trust domain are within their limits.
+func (s *Server) mayReportCalls(who attest.Identity, final bool) bool {
+	now, sandbox := s.cfg.Now(), who.ID().String()
+	if final {
+		sandbox += " final" // without this report, the session stays open for good
+	}
+	// The sandbox comes first, so that what one sandbox sends in vain does not count for its trust domain.
+	return s.callReports.Allow(sandbox, now) && s.domainCallReports.Allow(who.ID().TrustDomain().Name(), now)
 }
 
 // callReportOf checks what openapi.yaml cannot. An error names the row, and repeats nothing of it.

@@ -185,9 +185,9 @@ func TestManyReportedCallsAreSummedExactly(t *testing.T) {
 	}
 }
 
-// A sandbox can send 60 reports at once. Then it is told to wait, and others are not.
-func TestCallReportsAreRateLimited(t *testing.T) {
-	t.Parallel()
+// stoppedStack returns a stack whose clock stops when stop is called, so that no limit recovers.
+func stoppedStack(t *testing.T) (s *testkit.Stack, stop func()) {
+	t.Helper()
 	o := officers
 	var stopped atomic.Int64
 	o.Now = func() time.Time {
@@ -196,20 +196,69 @@ func TestCallReportsAreRateLimited(t *testing.T) {
 		}
 		return time.Now()
 	}
-	s := testkit.NewStack(t, o)
-	c, another := s.Client(t, agent), s.Client(t, twin)
-	report := callReport(uuid.NewString(), 1)
-	stopped.Store(time.Now().UnixNano())
-	var err error
-	sent := 0
-	for ; err == nil && sent < 100; sent++ {
-		_, err = c.ReportCalls(t.Context(), "t", report)
+	return testkit.NewStack(t, o), func() { stopped.Store(time.Now().UnixNano()) }
+}
+
+// reportUntilLimited repeats a report until it is refused, at most 100 times, and returns how many were accepted.
+func reportUntilLimited(t *testing.T, c *client.Client, report openapi.CallReport) (accepted int) {
+	t.Helper()
+	for ; accepted < 100; accepted++ {
+		if _, err := c.ReportCalls(t.Context(), "t", report); err != nil {
+			if p := new(client.Problem); !errors.As(err, &p) || p.Status != 429 || p.Code != openapi.CodeRateLimited || p.RetryAfter != 5*time.Second {
+				t.Fatalf("got %v for report %d, want rate_limited with Retry-After 5", err, accepted+1)
+			}
+			break
+		}
 	}
-	if p := new(client.Problem); !errors.As(err, &p) || p.Code != openapi.CodeRateLimited || p.RetryAfter != 5*time.Second || sent != 61 {
-		t.Errorf("got %v for report %d, want rate_limited with Retry-After 5 for report 61", err, sent)
+	return accepted
+}
+
+// A sandbox can send 60 reports at once. Then it is told to wait, and others are not. It can still send final reports, 60 at once.
+func TestCallReportsAreRateLimited(t *testing.T) {
+	t.Parallel()
+	s, stop := stoppedStack(t)
+	c, session := s.Client(t, agent), uuid.NewString()
+	report, last := callReport(session, 1), callReport(session, 2)
+	report.Final = false
+	stop()
+	if n := reportUntilLimited(t, c, report); n != 60 {
+		t.Errorf("got %d reports accepted, want 60", n)
 	}
-	if _, err := another.ReportCalls(t.Context(), "t", report); err != nil {
+	if _, err := s.Client(t, twin).ReportCalls(t.Context(), "t", report); err != nil {
 		t.Errorf("another sandbox meanwhile: %v", err)
+	}
+	if n := reportUntilLimited(t, c, last); n != 60 {
+		t.Errorf("got %d final reports accepted, want 60", n)
+	}
+	if got, err := s.Client(t, auditor).TaskCalls(t.Context(), agent, "t"); err != nil || !got.Complete {
+		t.Errorf("got %+v, %v, want the session closed", got.Sessions, err)
+	}
+}
+
+// The sandboxes of a trust domain can together send 600 reports at once. Reports over the limit of their sandbox do not count, and
+// another trust domain has its own limit (T11).
+func TestCallReportsOfATrustDomainAreRateLimited(t *testing.T) {
+	t.Parallel()
+	s, stop := stoppedStack(t)
+	report := callReport(uuid.NewString(), 1)
+	report.Final = false
+	stop()
+	accepted := 0
+	for n := range 10 { // each sends one more than it may
+		accepted += reportUntilLimited(t, s.Client(t, fmt.Sprintf("spiffe://acme.test/agents/n%d", n)), report)
+	}
+	if accepted != 600 {
+		t.Errorf("got %d reports of ten sandboxes accepted, want 600", accepted)
+	}
+	final := report
+	final.Final = true
+	for name, one := range map[string]openapi.CallReport{"a report": report, "a final report": final} {
+		if n := reportUntilLimited(t, s.Client(t, agent), one); n != 0 {
+			t.Errorf("%s of another sandbox: got %d accepted, want none", name, n)
+		}
+	}
+	if _, err := s.Client(t, "spiffe://other.test/agents/a").ReportCalls(t.Context(), "t", report); err != nil {
+		t.Errorf("a sandbox of another trust domain: %v", err)
 	}
 }
 

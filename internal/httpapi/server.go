@@ -133,8 +133,8 @@ type Server struct {
 	router    *chi.Mux
 	handler   http.Handler
 	// pace limits the calls of people, polls the polling for approvals, offers the listing of scopes, reports the reporting of uses,
-	// and callReports the reporting of calls.
-	pace, polls, offers, reports, callReports *ratelimit.Limiter
+	// callReports the reporting of calls by a sandbox, and domainCallReports that by a trust domain.
+	pace, polls, offers, reports, callReports, domainCallReports *ratelimit.Limiter
 	// issuing bounds how many credentials are issued at once, ending how many calls of workloads end something at once, ordering how
 	// many orders of workloads are carried out at once, introspecting how many tokens are introspected at once, and confirming how many
 	// callers ask at once which credentials are in force: by trust domain and caller.
@@ -174,11 +174,12 @@ func New(cfg Config) (*Server, error) {
 		ordering:   ratelimit.NewFairSemaphore(2*orderedAtOnce*max(2, runtime.GOMAXPROCS(0)), orderedAtOnce),
 		confirming: ratelimit.NewFairSemaphore(confirmedAtOnce, confirmedByOne),
 
-		callReports:   ratelimit.New(1.0/callReportsEvery, callReportsAtOnce),
-		introspecting: ratelimit.NewFairSemaphore(2*introspectedAtOnce*max(2, runtime.GOMAXPROCS(0)), introspectedAtOnce),
-		reading:       ratelimit.NewFairQueue((cfg.ReadConns+1)/2, maxReading, maxReadingEach),
-		auditing:      ratelimit.NewFairQueue((cfg.AuditConns+1)/2, maxReading, maxReadingEach),
-		counting:      ratelimit.NewFairQueue(1, maxReading, maxReadingEach),
+		callReports:       ratelimit.New(1.0/callReportsEvery, callReportsAtOnce),
+		domainCallReports: ratelimit.New(domainCallReportsPerSecond, domainCallReportsAtOnce),
+		introspecting:     ratelimit.NewFairSemaphore(2*introspectedAtOnce*max(2, runtime.GOMAXPROCS(0)), introspectedAtOnce),
+		reading:           ratelimit.NewFairQueue((cfg.ReadConns+1)/2, maxReading, maxReadingEach),
+		auditing:          ratelimit.NewFairQueue((cfg.AuditConns+1)/2, maxReading, maxReadingEach),
+		counting:          ratelimit.NewFairQueue(1, maxReading, maxReadingEach),
 	}
 	for _, rs := range cfg.ResourceServers {
 		s.audiences[rs.ID] = append(s.audiences[rs.ID], rs.Audiences...)
