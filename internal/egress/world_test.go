@@ -388,7 +388,7 @@ func (w *world) get(t testing.TB, path string) got {
 // usable returns the scopes that the gateway may use. Brevet allows the sandbox more.
 func usable() map[string]map[string]any {
 	all := map[string]map[string]any{"host.repo.read": {"env": "dev"}}
-	for _, name := range []string{"key", "basic", "query", "bearer", "token", "bound", "lost", "approved", "inner", "rebound", "refused", "login", "nowhere", "secured", "insecure", "s3", "lambda", "client", "server", "stored", "unasked", "agreed", "copy", "open", "opened", "package"} {
+	for _, name := range []string{"key", "basic", "query", "bearer", "token", "bound", "lost", "approved", "inner", "rebound", "refused", "login", "nowhere", "secured", "insecure", "s3", "lambda", "client", "server", "stored", "unasked", "agreed", "copy", "open", "opened", "package", "also"} {
 		all["host."+name+".use"] = nil
 	}
 	for _, name := range []string{"aws", "google", "impersonated", "azure", "anthropic", "openai"} {
