@@ -30,6 +30,7 @@ const (
 var notRun = map[string]int{
 	"README.md":             2,  // make demo, make test
 	"docs/audit.md":         1,  // pushes to systems of others
+	"docs/audit-search.md":  1,  // needs a task with calls
 	"docs/catalogue.md":     1,  // a second admin
 	"docs/coding-agents.md": 3,  // calls models
 	"docs/credentials.md":   4,  // configures clouds, and engines of Vault for them
