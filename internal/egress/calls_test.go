@@ -172,7 +172,7 @@ func TestEachGatewayIsASession(t *testing.T) {
 		w.gateway.Close(t.Context())
 	}
 	calls := w.taskCalls(t)
-	if len(calls.Calls) != 1 || calls.Calls[0].Count != 2 || !calls.Complete || len(calls.Sessions) != 2 || w.entries(t, "calls.recorded") != 2 {
+	if len(calls.Calls) != 1 || calls.Calls[0].Count != 2 || !calls.Complete || len(calls.Sessions) != 2 || w.entries(t, "calls.recorded") != 4 {
 		t.Errorf("got %+v", calls)
 	}
 }
