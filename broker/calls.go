@@ -26,8 +26,8 @@ type CallReport struct {
 
 // CallRow counts calls that have the same Host, Method, Path, Scope and Refused.
 type CallRow struct {
-	// Host and Method are untrusted text from the sandbox. Path is the pattern of the egress rule. Scope is empty if the calls used
-	// no credential, and Refused is empty if the gateway passed them.
+	// Host and Method are untrusted text from the sandbox. Path is the pattern of the egress rule. Scope is empty if the calls
+	// matched no rule, and Refused is empty if the gateway passed them.
 	Host, Method, Path, Scope, Refused string
 	// Other is set in the row that sums all calls without a row of their own. Its other names are empty.
 	Other       bool

@@ -229,8 +229,9 @@ func (b *Broker) turnAway(ctx context.Context, who attest.Identity, rec Record, 
 }
 
 // mint asks the minter once for what a durable record allows, and delivers it. A permit (KindNone) is the record itself, so there is
-// nothing to mint. A JWT needs no second record: its intent fixes all of it. For every other credential, mint commits what Vault made before it delivers. Such a credential expires soon. If deliver has
-// written it, mint renews it to its full lifetime. If not, mint revokes it.
+// nothing to mint. A JWT needs no second record: its intent fixes all of it. For every other credential, mint commits what Vault made
+// before it delivers. Such a credential expires soon. If deliver has written it, mint renews it to its full lifetime. If not, mint
+// revokes it.
 func (b *Broker) mint(ctx context.Context, rec Record, key Key, deliver Deliver) (err error) {
 	if rec.Intent == nil || rec.Intent.Kind == scopes.KindNone {
 		return deliver(Result{Record: rec})

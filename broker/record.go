@@ -38,7 +38,8 @@ type Status string
 
 // The states of a request. The intent of a JWT fixes every byte but the signature, so committing the intent counts as issuing. If
 // signing then fails, the state moves on to StatusFailed; until then the record claims too much rather than too little. A permit
-// (KindNone) has nothing to mint, so it begins as issued too. Every other credential stays in StatusIntent until a second commit records the result.
+// (KindNone) has nothing to mint, so it begins as issued too. Every other credential stays in StatusIntent until a second commit records
+// the result.
 const (
 	StatusDenied  Status = "denied"
 	StatusPending        = Status(approval.Pending)

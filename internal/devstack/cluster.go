@@ -81,7 +81,7 @@ func (p *Postgres) initdb(ctx context.Context, dir string) error {
 		return err
 	}
 	defer func() { _ = password.Close() }()
-	proc, err := command{
+	return command{
 		path: filepath.Join(p.bin, "initdb"),
 		args: []string{
 			"-D", p.account.inherited(0, data), "--pwfile=" + p.account.inherited(1, password),
@@ -89,20 +89,7 @@ func (p *Postgres) initdb(ctx context.Context, dir string) error {
 		},
 		log: filepath.Join(p.dir, "postgres.log"), account: p.account,
 		folders: []*os.File{data, password}, onParentDeath: syscall.SIGKILL,
-	}.start()
-	if err != nil {
-		return err
-	}
-	select {
-	case <-proc.done:
-	case <-ctx.Done():
-		proc.stop(0)
-		return ctx.Err()
-	}
-	if proc.err != nil {
-		return fmt.Errorf("%w; its last lines:\n%s", proc.err, proc.said())
-	}
-	return nil
+	}.run(ctx)
 }
 
 // socketFolder returns a folder inside the state folder. If a socket's path would be too long there, it returns a short

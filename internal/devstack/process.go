@@ -62,6 +62,24 @@ func (c command) start() (*process, error) {
 	return p, nil
 }
 
+// run starts the child and waits until it has ended. Its error quotes the last lines that the child wrote.
+func (c command) run(ctx context.Context) error {
+	p, err := c.start()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		p.stop(0)
+		return ctx.Err()
+	}
+	if p.err != nil {
+		return fmt.Errorf("%w; its last lines:\n%s", p.err, p.said())
+	}
+	return nil
+}
+
 // supervise starts the child and waits for it on one locked thread. The kernel ties a child's parent-death signal to
 // the thread that forked it, and Go may end an idle thread at any time.
 func (p *process) supervise(started chan<- error) {

@@ -46,7 +46,7 @@ func (p *Postgres) copyTo(ctx context.Context, dir string) error {
 		return err
 	}
 	defer func() { _ = data.Close() }()
-	proc, err := command{
+	return command{
 		path: p.Program("pg_basebackup"),
 		args: []string{
 			"--pgdata=" + p.account.inherited(0, data), "--wal-method=stream", "--checkpoint=fast", "--write-recovery-conf",
@@ -55,20 +55,7 @@ func (p *Postgres) copyTo(ctx context.Context, dir string) error {
 		// --write-recovery-conf stores the password for the standby's own connection.
 		env: []string{"PGPASSWORD=" + p.password},
 		log: filepath.Join(filepath.Dir(dir), "postgres.log"), account: p.account, folders: []*os.File{data}, onParentDeath: syscall.SIGKILL,
-	}.start()
-	if err != nil {
-		return err
-	}
-	select {
-	case <-proc.done:
-	case <-ctx.Done():
-		proc.stop(0)
-		return ctx.Err()
-	}
-	if proc.err != nil {
-		return fmt.Errorf("%w; its last lines:\n%s", proc.err, proc.said())
-	}
-	return nil
+	}.run(ctx)
 }
 
 // follow runs the server as a standby, until it answers queries.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/cenkalti/backoff/v5"
 	"github.com/google/uuid"
@@ -31,8 +32,8 @@ const (
 	maxRowPath   = 1024
 	// maxRowBytes is where a sum of bytes stays.
 	maxRowBytes = 1<<53 - 1
-	// maxTries is how often a report is sent that Brevet calls invalid. That may pass: a clock that is ahead makes a report end in the
-	// future.
+	// maxTries is how many attempts a report has if Brevet calls it invalid. The cause may pass before: a clock that is ahead makes a
+	// report end in the future.
 	maxTries = 10
 	// abortWithin is how long the last report waits for the calls in progress, which have been aborted. finalWithin bounds the whole
 	// wait for that report: Brevet accepts a report every five seconds from a sandbox that sends many.
@@ -51,8 +52,8 @@ const (
 // recorder counts the calls of one sandbox, and reports the counts to Brevet.
 //
 // A call is counted when it ends, so a WebSocket, an event stream or a database session counts in the report after its end. A report
-// that Brevet has not acknowledged is repeated unchanged, while the recorder counts new calls for the next one. Calls are served
-// whether or not Brevet can be reached.
+// that Brevet has not acknowledged is repeated unchanged, while the recorder counts new calls for the next one. No call waits for a
+// report.
 //
 // The reports of a recorder are a session. Its last report is final: the session then has every call. If the recorder cannot say
 // that, because a call did not end in time or a report was lost, it sends no final report, and auditors see that the session is
@@ -159,10 +160,11 @@ func (r *recorder) count(call endedCall) {
 	if now := r.now().UTC(); now.After(r.latest) {
 		r.latest = now
 	}
-	r.row(call.normalized()).add(call, r.latest)
+	key := call.normalized()
+	r.row(key).add(call, r.latest)
 	switch {
 	case r.over:
-		r.log.Warn("egress call not recorded: it ended after the last report", "host", call.host, "refused", call.refused)
+		r.log.Warn("egress call not recorded: it ended after the last report", "host", key.host, "refused", key.refused)
 	case r.running == nil:
 		if r.sequence > 0 && r.latest.Sub(r.since) >= longestPause {
 			r.pause = firstPause
@@ -199,10 +201,12 @@ func (r *recorder) row(key callKey) *tally {
 	return r.rows[key]
 }
 
-// normalized returns the key in the form that a report may have. Only calls that match a rule have a path.
+// normalized returns the key in the form that a report may have. Only calls that match a rule have a path, and a host that no rule
+// names may be a secret in a mistyped URL. That shows in the original letters only.
 func (k callKey) normalized() callKey {
+	valid := k.scope != "" || !secret.Shaped(k.host)
 	k.host = origin(k.host)
-	valid := k.host != "" && len(k.host) <= maxRowHost
+	valid = valid && k.host != "" && len(k.host) <= maxRowHost
 	for i := 0; valid && i < len(k.host); i++ {
 		c := k.host[i]
 		valid = c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || strings.IndexByte(".-_:[]", c) >= 0
@@ -345,7 +349,7 @@ func (r *recorder) deliver(report openapi.CallReport) bool {
 			log.Error("egress calls not recorded: Brevet has another report with their number", "error", err)
 			r.restart(nil)
 			return true
-		case errors.Is(err, client.ErrInvalid) && tries == maxTries:
+		case errors.Is(err, client.ErrInvalid) && tries >= maxTries:
 			log.Error("egress calls not recorded yet: Brevet refuses their report, and a new session counts them as others", "error", err)
 			r.restart(report.Calls)
 			return true

@@ -82,7 +82,7 @@ func (s *Server) callReportOf(task string, ask CallReport) (broker.CallReport, e
 	case ask.Until.Before(ask.Since):
 		return report, wrong("until", "until must not be before since")
 	case ask.Until.After(s.cfg.Now().Add(callSkew)):
-		return report, wrong("until", "until must not be in the future")
+		return report, wrong("until", "until is in the future: set the clock of the gateway")
 	}
 	others := 0
 	for i, row := range ask.Calls {

@@ -44,7 +44,7 @@ var peers = []peer{
 }
 
 // comparePeers sends the same request to Brevet, to Vault and to each peer in the PATH: an agent proves who it is, and gets a token for
-// one action that expires within minutes. They run in turn on the same machine, with their default settings and little logging.
+// one action that expires within minutes. They are measured in turn on the same machine, with their default settings and little logging.
 func comparePeers(ctx context.Context, o options, out io.Writer) error {
 	d, err := start(ctx, o.binary, asBuilt())
 	if err != nil {
