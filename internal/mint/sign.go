@@ -135,6 +135,9 @@ type signed struct {
 // sign asks Vault to sign a text with one version of a key, in one request with the other queued texts, and verifies the signature.
 // It asks at most once.
 func (m *Minter) sign(ctx context.Context, of *signings, v version, input string) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, unavailable("signing", err)
+	}
 	s := &toSign{version: v, input: input, done: make(chan signed, 1)}
 	of.mu.Lock()
 	of.waiting = append(of.waiting, s)
