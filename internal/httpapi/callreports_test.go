@@ -185,7 +185,8 @@ func TestManyReportedCallsAreSummedExactly(t *testing.T) {
 	}
 }
 
-// stoppedStack returns a stack whose clock stops when stop is called, so that no limit recovers.
+// stoppedStack returns a stack whose clock stops when stop is called, so that no limit recovers. After that, the stack accepts no new
+// SVIDs, because they are not valid yet.
 func stoppedStack(t *testing.T) (s *testkit.Stack, stop func()) {
 	t.Helper()
 	o := officers
@@ -217,20 +218,20 @@ func reportUntilLimited(t *testing.T, c *client.Client, report openapi.CallRepor
 func TestCallReportsAreRateLimited(t *testing.T) {
 	t.Parallel()
 	s, stop := stoppedStack(t)
-	c, session := s.Client(t, agent), uuid.NewString()
+	c, other, audits, session := s.Client(t, agent), s.Client(t, twin), s.Client(t, auditor), uuid.NewString()
 	report, last := callReport(session, 1), callReport(session, 2)
 	report.Final = false
 	stop()
 	if n := reportUntilLimited(t, c, report); n != 60 {
 		t.Errorf("got %d reports accepted, want 60", n)
 	}
-	if _, err := s.Client(t, twin).ReportCalls(t.Context(), "t", report); err != nil {
+	if _, err := other.ReportCalls(t.Context(), "t", report); err != nil {
 		t.Errorf("another sandbox meanwhile: %v", err)
 	}
 	if n := reportUntilLimited(t, c, last); n != 60 {
 		t.Errorf("got %d final reports accepted, want 60", n)
 	}
-	if got, err := s.Client(t, auditor).TaskCalls(t.Context(), agent, "t"); err != nil || !got.Complete {
+	if got, err := audits.TaskCalls(t.Context(), agent, "t"); err != nil || !got.Complete {
 		t.Errorf("got %+v, %v, want the session closed", got.Sessions, err)
 	}
 }
@@ -242,10 +243,15 @@ func TestCallReportsOfATrustDomainAreRateLimited(t *testing.T) {
 	s, stop := stoppedStack(t)
 	report := callReport(uuid.NewString(), 1)
 	report.Final = false
+	another, foreign := s.Client(t, agent), s.Client(t, "spiffe://other.test/agents/a")
+	var sandboxes []*client.Client
+	for n := range 10 {
+		sandboxes = append(sandboxes, s.Client(t, fmt.Sprintf("spiffe://acme.test/agents/n%d", n)))
+	}
 	stop()
 	accepted := 0
-	for n := range 10 { // each sends one more than it may
-		accepted += reportUntilLimited(t, s.Client(t, fmt.Sprintf("spiffe://acme.test/agents/n%d", n)), report)
+	for _, c := range sandboxes { // each sends one more than it may
+		accepted += reportUntilLimited(t, c, report)
 	}
 	if accepted != 600 {
 		t.Errorf("got %d reports of ten sandboxes accepted, want 600", accepted)
@@ -253,11 +259,11 @@ func TestCallReportsOfATrustDomainAreRateLimited(t *testing.T) {
 	final := report
 	final.Final = true
 	for name, one := range map[string]openapi.CallReport{"a report": report, "a final report": final} {
-		if n := reportUntilLimited(t, s.Client(t, agent), one); n != 0 {
+		if n := reportUntilLimited(t, another, one); n != 0 {
 			t.Errorf("%s of another sandbox: got %d accepted, want none", name, n)
 		}
 	}
-	if _, err := s.Client(t, "spiffe://other.test/agents/a").ReportCalls(t.Context(), "t", report); err != nil {
+	if _, err := foreign.ReportCalls(t.Context(), "t", report); err != nil {
 		t.Errorf("a sandbox of another trust domain: %v", err)
 	}
 }
