@@ -4,19 +4,17 @@
 -- What search, reports of use and reporting tools need. Nothing here is part of a decision.
 
 -- issuance_terms is what the index of terms stores of an issuance: the words of its reason, the segments of its sandbox's path, and facts,
--- which are values that most issuances do not have. Each term starts with the trust domain, so a search reads another domain's rows only
--- if two 32-bit hashes collide. A search builds its terms with the same function.
-CREATE FUNCTION issuance_terms(trust_domain text, reason text, spiffe_id text, facts text[])
-RETURNS text[] LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-    RETURN string_to_array(trust_domain || ':word=' || replace(
-            nullif(array_to_string(tsvector_to_array(to_tsvector('pg_catalog.simple', reason)), E'\n'), ''),
-            E'\n', E'\n' || trust_domain || ':word='), E'\n')
-        || string_to_array(trust_domain || ':path=' || replace(
-            nullif(substr(spiffe_id, 11 + length(trust_domain)), ''), '/', '/' || trust_domain || ':path='), '/')
-        || string_to_array(trust_domain || ':' || replace(
-            nullif(array_to_string(facts, E'\n'), ''), E'\n', E'\n' || trust_domain || ':'), E'\n');
-END $$;
+-- which are values that most issuances do not have, each after a newline. Each term starts with the trust domain, so a search reads another
+-- domain's rows only if two 32-bit hashes collide. A search builds its terms with the same function. A word is in quotes, as in the text of
+-- a tsvector, where nothing but a space can follow it. The body calls only immutable functions, so PostgreSQL inlines it.
+CREATE FUNCTION issuance_terms(trust_domain text, reason text, spiffe_id text, facts text)
+RETURNS text[] LANGUAGE sql IMMUTABLE
+RETURN string_to_array(nullif(right(
+    coalesce(E'\n' || trust_domain || ':word=' || replace(
+        nullif(strip(to_tsvector('pg_catalog.simple', reason))::text, ''), ' ', E'\n' || trust_domain || ':word='), '')
+    || coalesce(E'\n' || trust_domain || ':path=' || replace(
+        nullif(right(spiffe_id, -10 - length(trust_domain)), ''), '/', E'\n' || trust_domain || ':path='), '')
+    || coalesce(replace(facts, E'\n', E'\n' || trust_domain || ':'), ''), -1), ''), E'\n');
 
 -- The first column is the trust domain together with the block of 4096, 32768 and 262144 entries. A search goes block by block, newest
 -- first, and stops when its page is full. New rows wait in a pending list until tidy_terms merges them.
@@ -25,10 +23,11 @@ CREATE INDEX issuances_by_term ON issuances USING gin (
         ((entry_index >> 12 << 5 | 12) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
         ((entry_index >> 15 << 5 | 15) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
         ((entry_index >> 18 << 5 | 18) << 32) | (hashtext(trust_domain)::bigint & 4294967295)]),
-    issuance_terms(trust_domain, reason, spiffe_id, ARRAY[
-        'scope=' || scope, 'resource=' || hashtextextended(resource, 0), 'user=' || hashtextextended(on_behalf_of, 0),
-        'group=' || approval_group, 'status=' || nullif(status, 'issued'), 'decision=' || nullif(decision, 'allow'),
-        'code=' || nullif(decision_code, 'permitted'), 'authority=' || nullif(authority, 'read')]) COLLATE "C",
+    issuance_terms(trust_domain, reason, spiffe_id, E'\nscope=' || scope || E'\nresource=' || hashtextextended(resource, 0)
+        || coalesce(E'\nuser=' || hashtextextended(on_behalf_of, 0), '') || coalesce(E'\ngroup=' || approval_group, '')
+        || coalesce(E'\nstatus=' || nullif(status, 'issued'), '') || coalesce(E'\ndecision=' || nullif(decision, 'allow'), '')
+        || coalesce(E'\ncode=' || nullif(decision_code, 'permitted'), '')
+        || coalesce(E'\nauthority=' || nullif(authority, 'read'), '')) COLLATE "C",
     jsonb_set('{}', ARRAY[trust_domain], params) jsonb_path_ops);
 
 -- tidy_terms merges the pending list, so that no append and no search has to. Only an index's owner may do that, hence SECURITY DEFINER.

@@ -68,8 +68,8 @@ CREATE TRIGGER deployment_is_kept BEFORE INSERT OR DELETE OR TRUNCATE ON deploym
     FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
 
 -- Every function resolves names in this schema first and in a session's temporary schema last, so that no session can put its own table or
--- function in place of one of these. may_move and broken_rule have bound their names already. A later migration does the same for functions
--- that it adds.
+-- function in place of one of these. Functions with a body in standard SQL have bound their names already. A later migration does the same
+-- for functions that it adds.
 DO $$
 DECLARE
     ours regprocedure;

@@ -571,19 +571,16 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION brevet.issuance_terms(trust_domain text, reason text, spiffe_id text, facts text[]) RETURNS text[]
-    LANGUAGE plpgsql IMMUTABLE
-    SET search_path TO 'brevet', 'pg_temp'
-    AS $$
-BEGIN
-    RETURN string_to_array(trust_domain || ':word=' || replace(
-            nullif(array_to_string(tsvector_to_array(to_tsvector('pg_catalog.simple', reason)), E'\n'), ''),
-            E'\n', E'\n' || trust_domain || ':word='), E'\n')
-        || string_to_array(trust_domain || ':path=' || replace(
-            nullif(substr(spiffe_id, 11 + length(trust_domain)), ''), '/', '/' || trust_domain || ':path='), '/')
-        || string_to_array(trust_domain || ':' || replace(
-            nullif(array_to_string(facts, E'\n'), ''), E'\n', E'\n' || trust_domain || ':'), E'\n');
-END $$;
+CREATE FUNCTION brevet.issuance_terms(trust_domain text, reason text, spiffe_id text, facts text) RETURNS text[]
+    LANGUAGE sql IMMUTABLE
+    RETURN string_to_array(NULLIF("right"(((COALESCE(((('
+'::text || trust_domain) || ':word='::text) || replace(NULLIF((strip(to_tsvector('simple'::regconfig, reason)))::text, ''::text), ' '::text, (('
+'::text || trust_domain) || ':word='::text))), ''::text) || COALESCE(((('
+'::text || trust_domain) || ':path='::text) || replace(NULLIF("right"(spiffe_id, ('-10'::integer - length(trust_domain))), ''::text), '/'::text, (('
+'::text || trust_domain) || ':path='::text))), ''::text)) || COALESCE(replace(facts, '
+'::text, (('
+'::text || trust_domain) || ':'::text)), ''::text)), '-1'::integer), ''::text), '
+'::text);
 
 CREATE FUNCTION brevet.issuances_have_entries() RETURNS trigger
     LANGUAGE plpgsql
@@ -1537,7 +1534,15 @@ CREATE INDEX issuances_by_status ON brevet.issuances USING btree (status, trust_
 
 CREATE INDEX issuances_by_task ON brevet.issuances USING btree (task, trust_domain, entry_index DESC);
 
-CREATE INDEX issuances_by_term ON brevet.issuances USING gin ((ARRAY[(((((entry_index >> 12) << 5) | (12)::bigint) << 32) | ((hashtext(trust_domain))::bigint & '4294967295'::bigint)), (((((entry_index >> 15) << 5) | (15)::bigint) << 32) | ((hashtext(trust_domain))::bigint & '4294967295'::bigint)), (((((entry_index >> 18) << 5) | (18)::bigint) << 32) | ((hashtext(trust_domain))::bigint & '4294967295'::bigint))]), brevet.issuance_terms(trust_domain, reason, spiffe_id, ARRAY[('scope='::text || scope), ('resource='::text || hashtextextended(resource, (0)::bigint)), ('user='::text || hashtextextended(on_behalf_of, (0)::bigint)), ('group='::text || approval_group), ('status='::text || NULLIF(status, 'issued'::text)), ('decision='::text || NULLIF(decision, 'allow'::text)), ('code='::text || NULLIF(decision_code, 'permitted'::text)), ('authority='::text || NULLIF(authority, 'read'::text))]), jsonb_set('{}'::jsonb, ARRAY[trust_domain], params) jsonb_path_ops);
+CREATE INDEX issuances_by_term ON brevet.issuances USING gin ((ARRAY[(((((entry_index >> 12) << 5) | (12)::bigint) << 32) | ((hashtext(trust_domain))::bigint & '4294967295'::bigint)), (((((entry_index >> 15) << 5) | (15)::bigint) << 32) | ((hashtext(trust_domain))::bigint & '4294967295'::bigint)), (((((entry_index >> 18) << 5) | (18)::bigint) << 32) | ((hashtext(trust_domain))::bigint & '4294967295'::bigint))]), brevet.issuance_terms(trust_domain, reason, spiffe_id, ((((((((('
+scope='::text || scope) || '
+resource='::text) || hashtextextended(resource, (0)::bigint)) || COALESCE(('
+user='::text || hashtextextended(on_behalf_of, (0)::bigint)), ''::text)) || COALESCE(('
+group='::text || approval_group), ''::text)) || COALESCE(('
+status='::text || NULLIF(status, 'issued'::text)), ''::text)) || COALESCE(('
+decision='::text || NULLIF(decision, 'allow'::text)), ''::text)) || COALESCE(('
+code='::text || NULLIF(decision_code, 'permitted'::text)), ''::text)) || COALESCE(('
+authority='::text || NULLIF(authority, 'read'::text)), ''::text))), jsonb_set('{}'::jsonb, ARRAY[trust_domain], params) jsonb_path_ops);
 
 CREATE INDEX issuances_by_time ON brevet.issuances USING btree (((entry_index >> 13)), "time");
 

@@ -383,10 +383,11 @@ const (
 		((entry_index >> 12 << 5 | 12) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
 		((entry_index >> 15 << 5 | 15) << 32) | (hashtext(trust_domain)::bigint & 4294967295),
 		((entry_index >> 18 << 5 | 18) << 32) | (hashtext(trust_domain)::bigint & 4294967295)])`
-	termsOf = `issuance_terms(trust_domain, reason, spiffe_id, ARRAY[
-		'scope=' || scope, 'resource=' || hashtextextended(resource, 0), 'user=' || hashtextextended(on_behalf_of, 0),
-		'group=' || approval_group, 'status=' || nullif(status, 'issued'), 'decision=' || nullif(decision, 'allow'),
-		'code=' || nullif(decision_code, 'permitted'), 'authority=' || nullif(authority, 'read')]) COLLATE "C"`
+	termsOf = `issuance_terms(trust_domain, reason, spiffe_id, E'\nscope=' || scope || E'\nresource=' || hashtextextended(resource, 0)
+		|| coalesce(E'\nuser=' || hashtextextended(on_behalf_of, 0), '') || coalesce(E'\ngroup=' || approval_group, '')
+		|| coalesce(E'\nstatus=' || nullif(status, 'issued'), '') || coalesce(E'\ndecision=' || nullif(decision, 'allow'), '')
+		|| coalesce(E'\ncode=' || nullif(decision_code, 'permitted'), '')
+		|| coalesce(E'\nauthority=' || nullif(authority, 'read'), '')) COLLATE "C"`
 	paramsOf = `jsonb_set('{}', ARRAY[trust_domain], params)`
 )
 
@@ -472,21 +473,20 @@ func (s *search) having(i int, p piece) string {
 		s.args[params] = paramsPath("$."+quoted(p.domain), s.q.Params)
 		all = append(all, paramsOf+` @@ @`+params+`::jsonpath`)
 	}
-	if path, facts := s.path(p), s.facts(); s.q.Words+s.q.Resource+s.q.User != "" || len(facts) > 0 || strings.Count(path, "/") > 2 {
+	if path, facts := s.path(p), s.facts(); s.q.Words+s.q.Resource+s.q.User+facts != "" || strings.Count(path, "/") > 2 {
 		name := fmt.Sprintf("terms_path_%d", i)
 		s.args[name], s.args["facts"] = path, facts
-		all = append(all, fmt.Sprintf(termsOf+` @> (SELECT issuance_terms(@domain_%d::text, @words::text, @%s::text, @facts::text[]
-			|| CASE WHEN @resource::text <> '' THEN ARRAY['resource=' || hashtextextended(@resource::text, 0)] END
-			|| CASE WHEN @on_behalf_of::text <> '' THEN ARRAY['user=' || hashtextextended(@on_behalf_of::text, 0)] END))`, i, name))
+		all = append(all, fmt.Sprintf(termsOf+` @> (SELECT issuance_terms(@domain_%d::text, @words::text, @%s::text, @facts::text
+			|| CASE WHEN @resource::text <> '' THEN E'\nresource=' || hashtextextended(@resource::text, 0) ELSE '' END
+			|| CASE WHEN @on_behalf_of::text <> '' THEN E'\nuser=' || hashtextextended(@on_behalf_of::text, 0) ELSE '' END))`, i, name))
 	}
 	return strings.Join(all, " AND ")
 }
 
-// facts returns the filters that issuance_terms is given as they are. It leaves out values that most records have, and
-// states that end by their time alone.
-func (s *search) facts() []string {
-	q := s.q
-	all := []string{}
+// facts returns the filters that issuance_terms is given as they are, each after a newline. It leaves out values that most
+// records have, and states that end by their time alone.
+func (s *search) facts() string {
+	q, all := s.q, ""
 	for _, f := range []struct{ kind, value, usual string }{
 		{"scope", q.Scope, ""},
 		{"group", q.Group, ""},
@@ -495,11 +495,11 @@ func (s *search) facts() []string {
 		{"authority", q.Authority, "read"},
 	} {
 		if f.value != "" && f.value != f.usual {
-			all = append(all, f.kind+"="+f.value)
+			all += "\n" + f.kind + "=" + f.value
 		}
 	}
 	if q.Status != "" && q.Status != broker.StatusExpired && !lapsing[q.Status] {
-		all = append(all, "status="+string(q.Status))
+		all += "\nstatus=" + string(q.Status)
 	}
 	return all
 }
