@@ -68,13 +68,14 @@ CREATE TRIGGER deployment_is_kept BEFORE INSERT OR DELETE OR TRUNCATE ON deploym
     FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
 
 -- Every function resolves names in this schema first and in a session's temporary schema last, so that no session can put its own table or
--- function in place of one of these. Functions with a body in standard SQL have bound their names already. A later migration does the same
--- for functions that it adds.
+-- function in place of one of these. Functions with a body in standard SQL have bound their names already, and keep_rules names
+-- the schema. A later migration does the same for functions that it adds.
 DO $$
 DECLARE
     ours regprocedure;
 BEGIN
-    FOR ours IN SELECT oid FROM pg_proc WHERE pronamespace = current_schema()::regnamespace AND prosqlbody IS NULL LOOP
+    FOR ours IN SELECT oid FROM pg_proc WHERE pronamespace = current_schema()::regnamespace AND prosqlbody IS NULL
+        AND proname <> 'keep_rules' LOOP
         EXECUTE format('ALTER FUNCTION %s SET search_path = %I, pg_temp', ours, current_schema());
     END LOOP;
 END $$;

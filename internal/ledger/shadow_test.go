@@ -17,6 +17,8 @@ func TestShadowingObjectsAreIgnored(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	rec := bring(t, l, "database", []broker.Status{broker.StatusIssued, broker.StatusRevoking, broker.StatusRevoked}, nil)
+	issued := allowed(nil)
+	begin(t, l, issued)
 	admin, conn := testkit.Connect(t, db.AdminURL), testkit.Connect(t, db.BrokerURL)
 	var schema, login string
 	if err := conn.QueryRow(t.Context(), `SELECT current_schema(), current_user`).Scan(&schema, &login); err != nil {
@@ -27,12 +29,19 @@ func TestShadowingObjectsAreIgnored(t *testing.T) {
 	defer exec(t, admin, `DROP SCHEMA `+own+` CASCADE`)
 	exec(t, conn, `SET search_path = `+own+`, `+schema)
 	exec(t, conn, `CREATE FUNCTION may_move(text, text, text, boolean, boolean) RETURNS boolean LANGUAGE sql AS 'SELECT true'`)
+	exec(t, conn, `CREATE FUNCTION broken_rule(`+schema+`.issuances) RETURNS text LANGUAGE sql AS 'SELECT NULL'`)
 	exec(t, conn, `CREATE TEMP TABLE ledger_head AS SELECT 78 AS size`)
 	exec(t, conn, `CREATE TEMP TABLE entries AS SELECT 76::bigint AS index`)
 	exec(t, conn, `CREATE TEMP TABLE quarantines AS SELECT * FROM `+schema+`.quarantines`)
 
 	if got := refusedBy(t, conn, moveSQL, rec.ID, "released"); got != violation {
 		t.Errorf("a move that there is not: got %q, want %q", got, violation)
+	}
+	if got := refusedBy(t, conn, `
+		INSERT INTO `+schema+`.issuances SELECT (jsonb_populate_record(i,
+			jsonb_build_object('id', gen_random_uuid(), 'entry_index', 76, 'ttl', 0))).*
+		FROM `+schema+`.issuances AS i WHERE id = $1`, issued.ID); got != violation {
+		t.Errorf("an issuance that breaks a rule: got %q, want %q", got, violation)
 	}
 	id := uuid.Must(uuid.NewV7()).String()
 	body := fmt.Appendf(nil, `{"id":%q,"kind":"call.refused"}`, id)
@@ -65,7 +74,8 @@ func TestFunctionsHaveTheirOwnSearchPath(t *testing.T) {
 	db := testkit.NewDB(t)
 	var functions, fixed int
 	if err := testkit.Connect(t, db.AdminURL).QueryRow(t.Context(), `
-		SELECT count(*), count(*) FILTER (WHERE proconfig @> ARRAY['search_path=' || current_schema() || ', pg_temp'] OR prosqlbody IS NOT NULL)
+		SELECT count(*), count(*) FILTER (WHERE proconfig @> ARRAY['search_path=' || current_schema() || ', pg_temp'] OR prosqlbody IS NOT NULL
+			OR proname = 'keep_rules') -- see TestShadowingObjectsAreIgnored
 		FROM pg_proc WHERE pronamespace = current_schema()::regnamespace`).Scan(&functions, &fixed); err != nil {
 		t.Fatal(err)
 	}
