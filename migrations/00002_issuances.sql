@@ -281,12 +281,15 @@ CREATE TRIGGER issuances_begin BEFORE INSERT ON issuances FOR EACH ROW WHEN (
     OR num_nonnulls(NEW.status_detail, NEW.actor, NEW.redeemed_by, NEW.remembered) > 0 OR NEW.votes + NEW.redemptions > 0
 ) EXECUTE FUNCTION refuse_beginning();
 
--- As has_entry, once per statement.
+-- As has_entry, once per statement. The entries of a batch are adjacent, so reading them all is faster than finding each.
 CREATE FUNCTION issuances_have_entries() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (
-        SELECT FROM added_issuances AS a
-        WHERE NOT EXISTS (SELECT FROM entries AS e WHERE e.index = a.entry_index AND e.id = a.id)) THEN
+        SELECT a.entry_index, a.id FROM added_issuances AS a
+        EXCEPT
+        SELECT e.index, e.id FROM entries AS e
+        WHERE e.index >= (SELECT min(a.entry_index) FROM added_issuances AS a)
+            AND e.index <= (SELECT max(a.entry_index) FROM added_issuances AS a)) THEN
         RAISE EXCEPTION 'no entry begins the request' USING ERRCODE = 'foreign_key_violation';
     END IF;
     RETURN NULL;
@@ -313,33 +316,38 @@ BEGIN
         vault_path, leased, static, one_shot, canonical, approves, jkt, parent, status_list, status_index,
         on_behalf_of, on_behalf_groups, context)
     SELECT
-        id, index, time, doc #>> '{subject,trust_domain}', doc #>> '{subject,spiffe_id}',
-        doc #>> '{subject,svid}', doc #>> '{subject,thumbprint}', doc #>> '{request,task}',
-        doc #>> '{request,scope}', doc #>> '{decision,authority}', doc #>> '{decision,resource}',
-        coalesce(doc #> '{decision,params}', doc #> '{request,params}'), doc #>> '{request,reason}',
-        (doc #>> '{request,ttl}')::bigint, (doc #>> '{decision,ttl}')::bigint, doc #>> '{decision,outcome}',
-        doc #>> '{decision,code}', doc #>> '{decision,explanation}',
-        ARRAY(SELECT jsonb_array_elements_text(doc #> '{decision,policies}')),
-        ARRAY(SELECT c ->> 'bound' FROM jsonb_array_elements(doc #> '{decision,clamps}') AS c),
-        doc #>> '{decision,catalogue}', doc ->> 'status', time, (doc ->> 'expires')::timestamptz,
-        doc #>> '{decision,approval,group}', (doc #>> '{decision,approval,quorum}')::integer,
-        doc #>> '{decision,approval,break_glass}',
-        doc #>> '{intent,kind}', doc #>> '{intent,audience}', doc #>> '{intent,key_id}',
-        decode(doc #>> '{intent,claims_digest}', 'hex'), decode(doc #>> '{request,digest}', 'hex'),
-        doc #>> '{request,idempotency_key}', nullif(doc #>> '{intent,grant,path}', ''),
-        coalesce((doc #>> '{intent,grant,leased}')::boolean, false),
-        coalesce((doc #>> '{intent,grant,static}')::boolean, false),
-        coalesce((doc #>> '{intent,one_shot}')::boolean, false),
-        doc #>> '{decision,approval,canonical}', (doc #>> '{approves,request}')::uuid, doc #>> '{request,jkt}',
-        (doc ->> 'parent')::uuid, (doc #>> '{intent,status_list,id}')::uuid,
-        (doc #>> '{intent,status_list,index}')::integer, doc #>> '{on_behalf_of,id}',
-        CASE WHEN doc ? 'on_behalf_of' THEN ARRAY(SELECT jsonb_array_elements_text(doc #> '{on_behalf_of,groups}')) END,
-        (doc -> 'request') - '{scope,params,ttl,reason,idempotency_key,jkt,digest}'::text[]
+        id, index, time, subject ->> 'trust_domain', subject ->> 'spiffe_id', subject ->> 'svid', subject ->> 'thumbprint',
+        request ->> 'task', request ->> 'scope', decision ->> 'authority', decision ->> 'resource',
+        coalesce(decision -> 'params', request -> 'params'), request ->> 'reason',
+        (request ->> 'ttl')::bigint, (decision ->> 'ttl')::bigint, decision ->> 'outcome',
+        decision ->> 'code', decision ->> 'explanation',
+        -- Most lists have one item at most, which is faster to take without a subquery.
+        CASE jsonb_array_length(decision -> 'policies') WHEN 0 THEN '{}' WHEN 1 THEN ARRAY[decision -> 'policies' ->> 0]
+            ELSE ARRAY(SELECT jsonb_array_elements_text(decision -> 'policies')) END,
+        CASE jsonb_array_length(decision -> 'clamps') WHEN 0 THEN '{}' WHEN 1 THEN ARRAY[decision -> 'clamps' -> 0 ->> 'bound']
+            ELSE ARRAY(SELECT c ->> 'bound' FROM jsonb_array_elements(decision -> 'clamps') AS c) END,
+        decision ->> 'catalogue', doc ->> 'status', time, (doc ->> 'expires')::timestamptz,
+        decision -> 'approval' ->> 'group', (decision -> 'approval' ->> 'quorum')::integer,
+        decision -> 'approval' ->> 'break_glass',
+        intent ->> 'kind', intent ->> 'audience', intent ->> 'key_id',
+        decode(intent ->> 'claims_digest', 'hex'), decode(request ->> 'digest', 'hex'),
+        request ->> 'idempotency_key', nullif(intent -> 'grant' ->> 'path', ''),
+        coalesce((intent -> 'grant' ->> 'leased')::boolean, false),
+        coalesce((intent -> 'grant' ->> 'static')::boolean, false),
+        coalesce((intent ->> 'one_shot')::boolean, false),
+        decision -> 'approval' ->> 'canonical', (doc -> 'approves' ->> 'request')::uuid, request ->> 'jkt',
+        (doc ->> 'parent')::uuid, (intent -> 'status_list' ->> 'id')::uuid,
+        (intent -> 'status_list' ->> 'index')::integer, doc -> 'on_behalf_of' ->> 'id',
+        CASE WHEN doc ? 'on_behalf_of' THEN ARRAY(SELECT jsonb_array_elements_text(doc -> 'on_behalf_of' -> 'groups')) END,
+        request - '{scope,params,ttl,reason,idempotency_key,jkt,digest}'::text[]
     FROM (
-        SELECT a.index, a.id, a.time, a.kind, convert_from(a.body, 'UTF8')::jsonb AS doc FROM added_entries AS a
-        WHERE a.kind IN ('request.denied', 'request.pending', 'issuance.intent') OFFSET 0
-    ) AS e
-    WHERE doc @> jsonb_build_object('kind', kind, 'id', id);
+        SELECT *, doc -> 'subject' AS subject, doc -> 'request' AS request, doc -> 'decision' AS decision, doc -> 'intent' AS intent
+        FROM (
+            SELECT a.index, a.id, a.time, a.kind, convert_from(a.body, 'UTF8')::jsonb AS doc FROM added_entries AS a
+            WHERE a.kind IN ('request.denied', 'request.pending', 'issuance.intent') OFFSET 0
+        ) AS parsed
+        WHERE doc ->> 'kind' = kind AND doc ->> 'id' = id::text OFFSET 0
+    ) AS e;
     GET DIAGNOSTICS begun = ROW_COUNT;
     IF begun <> beginning THEN
         RAISE EXCEPTION 'an entry differs from its body' USING ERRCODE = 'check_violation', CONSTRAINT = 'entries_body_agrees';

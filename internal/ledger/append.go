@@ -387,24 +387,25 @@ func (l *Ledger) prove(ctx context.Context, batch []*job) (leaves []tlog.Hash, e
 }
 
 // appendSQL appends a batch of records. It derives what an outcome changes from the entry's body. A trigger of the database does the
-// same for what begins, and other triggers check the rest.
+// same for what begins, and other triggers check the rest. Bodies are read from their argument only where they are used: each step would
+// copy them otherwise.
 const appendSQL = `
 WITH locked AS MATERIALIZED (
 	SELECT * FROM admit(@subjects::text[], @keys::text[], @tasks::text[], @scopes::text[], @ends::timestamptz[],
 		@catalogues::text[], @limit_items::bigint[], @limit_keys::text[], @emissions::bigint[], @bursts::bigint[], @alive_per::text[],
 		@parents::uuid[], @ended::uuid[])
 ), item AS MATERIALIZED (
-	SELECT t.n, t.kind, t.id, t.time, t.body, t.leaf_hash,
+	SELECT t.n, t.kind, t.id, t.time,
 		t.kind NOT IN ('request.denied', 'request.pending', 'issuance.intent', 'call.refused') AS outcome,
 		CASE WHEN locked.verdicts[t.n] IS NOT NULL THEN locked.verdicts[t.n]
 			WHEN t.approves IS NOT NULL AND NOT redeemable(t.approves, t.subject,
-				convert_from(t.body, 'UTF8')::jsonb #>> '{decision,code}') THEN 'unapproved'
+				convert_from((@bodies::bytea[])[t.n], 'UTF8')::jsonb #>> '{decision,code}') THEN 'unapproved'
 			WHEN t.kind = 'request.pending' AND crowded(t.subject,
 				count(*) FILTER (WHERE t.kind = 'request.pending') OVER (PARTITION BY t.subject ORDER BY t.n) - 1)
 				THEN 'crowded' END AS verdict,
 		locked.reached[t.n] AS reached, locked.waits[t.n] AS wait, locked.current_term, t.approves
-	FROM locked, unnest(@kinds::text[], @ids::uuid[], @times::timestamptz[], @bodies::bytea[], @leaves::bytea[],
-		@approves::uuid[], @judged::text[]) WITH ORDINALITY AS t (kind, id, time, body, leaf_hash, approves, subject, n)
+	FROM locked, unnest(@kinds::text[], @ids::uuid[], @times::timestamptz[], @approves::uuid[], @judged::text[])
+		WITH ORDINALITY AS t (kind, id, time, approves, subject, n)
 ), redeemed AS (
 	UPDATE issuances AS i
 	SET status = 'redeemed', status_time = item.time, redeemed_by = item.id, redemptions = i.redemptions + 1
@@ -420,7 +421,7 @@ WITH locked AS MATERIALIZED (
 			doc ->> 'actor' AS actor, (doc ->> 'term')::bigint AS term, doc #>> '{minted,accessor}' AS accessor,
 			doc #>> '{minted,lease}' AS lease, doc #>> '{minted,name}' AS name,
 			decode(doc #>> '{minted,digest}', 'hex') AS digest
-		FROM (SELECT *, convert_from(body, 'UTF8')::jsonb AS doc FROM item WHERE outcome OFFSET 0) AS o
+		FROM (SELECT *, convert_from((@bodies::bytea[])[n], 'UTF8')::jsonb AS doc FROM item WHERE outcome OFFSET 0) AS o
 		ORDER BY id, n
 	) AS m
 	WHERE i.id = m.id AND may_move(i.status, m.status, i.credential_kind, i.leased, i.static)
@@ -437,7 +438,7 @@ WITH locked AS MATERIALIZED (
 	RETURNING size - (SELECT count(*) FROM judged WHERE accepted) AS base
 ), entry AS (
 	INSERT INTO entries (index, id, time, kind, body, leaf_hash)
-	SELECT head.base + place, id, time, kind, body, leaf_hash FROM judged, head WHERE accepted
+	SELECT head.base + place, id, time, kind, (@bodies::bytea[])[n], (@leaves::bytea[])[n] FROM judged, head WHERE accepted
 )
 SELECT CASE WHEN accepted THEN head.base + place END AS index,
 	CASE WHEN outcome THEN (SELECT i.status FROM issuances AS i WHERE i.id = judged.id) END AS status,
