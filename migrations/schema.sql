@@ -1531,11 +1531,11 @@ CREATE INDEX issuances_by_name ON brevet.issuances USING hash (credential_name) 
 
 CREATE INDEX issuances_by_parent ON brevet.issuances USING btree (parent) WHERE (parent IS NOT NULL);
 
-CREATE INDEX issuances_by_spiffe_id ON brevet.issuances USING btree (spiffe_id, entry_index DESC);
+CREATE INDEX issuances_by_spiffe_id ON brevet.issuances USING btree (spiffe_id, entry_index) WITH (deduplicate_items=off);
 
 CREATE INDEX issuances_by_status ON brevet.issuances USING btree (status, trust_domain, entry_index DESC) WHERE (status <> 'issued'::text);
 
-CREATE INDEX issuances_by_task ON brevet.issuances USING btree (task, trust_domain, entry_index DESC);
+CREATE INDEX issuances_by_task ON brevet.issuances USING btree (task, trust_domain, entry_index) WITH (deduplicate_items=off);
 
 CREATE INDEX issuances_by_term ON brevet.issuances USING gin ((ARRAY[(((((entry_index >> 12) << 5) | (12)::bigint) << 32) | ((hashtext(trust_domain))::bigint & '4294967295'::bigint)), (((((entry_index >> 15) << 5) | (15)::bigint) << 32) | ((hashtext(trust_domain))::bigint & '4294967295'::bigint)), (((((entry_index >> 18) << 5) | (18)::bigint) << 32) | ((hashtext(trust_domain))::bigint & '4294967295'::bigint))]), brevet.issuance_terms(trust_domain, reason, spiffe_id, ((((((((('
 scope='::text || scope) || '
@@ -1549,7 +1549,7 @@ authority='::text || NULLIF(authority, 'read'::text)), ''::text))), jsonb_set('{
 
 CREATE INDEX issuances_by_time ON brevet.issuances USING btree (((entry_index >> 13)), "time");
 
-CREATE INDEX issuances_by_trust_domain ON brevet.issuances USING btree (trust_domain, entry_index DESC);
+CREATE INDEX issuances_by_trust_domain ON brevet.issuances USING btree (trust_domain, entry_index) WITH (deduplicate_items=off);
 
 CREATE INDEX issuances_by_user ON brevet.issuances USING btree (on_behalf_of, trust_domain, entry_index DESC) INCLUDE (spiffe_id) WHERE (on_behalf_of IS NOT NULL);
 
