@@ -187,13 +187,14 @@ RETURN CASE
 END;
 
 -- The trigger runs row by row: in some versions a statement-level trigger does not see all rows that a MERGE inserts. Its function is the
--- only one that names the schema, and has no search_path: setting one for each row takes longer than the rules.
+-- only one that names the schema, and has no search_path: setting one for each row takes longer than the rules. It names each column, so
+-- that PostgreSQL reads columns directly and not as fields of a row. A migration that adds a column creates it again.
 DO $do$
 BEGIN
     EXECUTE format($sql$
         CREATE FUNCTION keep_rules() RETURNS trigger LANGUAGE plpgsql AS $$
         DECLARE
-            broken pg_catalog.text := %I.broken_rule(NEW);
+            broken pg_catalog.text := %1$I.broken_rule(ROW(%2$s)::%1$I.issuances);
         BEGIN
             IF broken IS NOT NULL THEN
                 RAISE EXCEPTION 'an issuance breaks the rule %%', broken
@@ -201,7 +202,9 @@ BEGIN
             END IF;
             RETURN NEW;
         END $$
-    $sql$, current_schema());
+    $sql$, current_schema(), (
+        SELECT string_agg(format('NEW.%I', a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute AS a
+        WHERE a.attrelid = 'issuances'::regclass AND a.attnum > 0));
 END $do$;
 CREATE TRIGGER issuances_keep_rules BEFORE INSERT OR UPDATE ON issuances FOR EACH ROW EXECUTE FUNCTION keep_rules();
 

@@ -607,7 +607,7 @@ CREATE FUNCTION brevet.keep_rules() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
         DECLARE
-            broken pg_catalog.text := brevet.broken_rule(NEW);
+            broken pg_catalog.text := brevet.broken_rule(ROW(NEW.id, NEW.entry_index, NEW."time", NEW.trust_domain, NEW.spiffe_id, NEW.svid_kind, NEW.thumbprint, NEW.task, NEW.scope, NEW.authority, NEW.resource, NEW.params, NEW.reason, NEW.ttl_asked, NEW.ttl, NEW.decision, NEW.decision_code, NEW.explanation, NEW.policies, NEW.clamps, NEW.catalogue, NEW.status, NEW.status_detail, NEW.status_time, NEW.expires_at, NEW.approval_group, NEW.approval_quorum, NEW.credential_kind, NEW.audience, NEW.key_id, NEW.claims_digest, NEW.request_digest, NEW.idempotency_key, NEW.vault_path, NEW.vault_accessor, NEW.vault_lease, NEW.credential_name, NEW.secret_digest, NEW.actor, NEW.leased, NEW.static, NEW.canonical, NEW.votes, NEW.redemptions, NEW.redeemed_by, NEW.approves, NEW.remembered, NEW.break_glass, NEW.jkt, NEW.one_shot, NEW.parent, NEW.status_list, NEW.status_index, NEW.on_behalf_of, NEW.on_behalf_groups, NEW.context)::brevet.issuances);
         BEGIN
             IF broken IS NOT NULL THEN
                 RAISE EXCEPTION 'an issuance breaks the rule %', broken
