@@ -10,6 +10,7 @@ import (
 // The pure functions inside the package that the external tests check.
 var (
 	SigningInput = signingInput
+	CheckClaims  = checkClaims
 	Clip         = clip
 	LifeOfJWT    = lifeOfJWT
 )

@@ -4,8 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/mint"
@@ -62,6 +64,46 @@ func TestInconsistentIntentIsNotSigned(t *testing.T) {
 				t.Errorf("claims: got %s, want %s", got, claims)
 			}
 		})
+	}
+}
+
+// The clock may differ by 5 seconds, and claims that any parser could read in another way are refused.
+func TestClaimsMustBeThoseOfTheIntent(t *testing.T) {
+	const aud = "https://gateway.acme.example"
+	now := time.Unix(1_800_000_000, 0)
+	in := func(d time.Duration) int64 { return now.Add(d).Unix() }
+	for _, tc := range []struct {
+		name, claims string
+		late         time.Duration // how far the clock is ahead
+		want         error
+	}{
+		{"as ordered", fmt.Sprintf(`{"aud":%q,"exp":%d,"iat":%d,"nbf":%d,"sub":"x"}`, aud, in(time.Minute), in(0), in(0)), 0, nil},
+		{"without iat", fmt.Sprintf(`{"aud":%q,"exp":%d}`, aud, in(time.Minute)), 0, nil},
+		{"another audience", fmt.Sprintf(`{"aud":"https://other.example","exp":%d}`, in(time.Minute)), 0, broker.ErrMintMismatch},
+		{"no audience", fmt.Sprintf(`{"exp":%d}`, in(time.Minute)), 0, broker.ErrMintMismatch},
+		{"a list of audiences", fmt.Sprintf(`{"aud":[%q],"exp":%d}`, aud, in(time.Minute)), 0, broker.ErrMintMismatch},
+		{"two audiences", fmt.Sprintf(`{"aud":%q,"aud":%q,"exp":%d}`, aud, aud, in(time.Minute)), 0, broker.ErrMintMismatch},
+		{"another case", fmt.Sprintf(`{"AUD":%q,"exp":%d}`, aud, in(time.Minute)), 0, broker.ErrMintMismatch},
+		{"a later expiry", fmt.Sprintf(`{"aud":%q,"exp":%d}`, aud, in(time.Minute+time.Second)), 0, broker.ErrMintMismatch},
+		{"no expiry", fmt.Sprintf(`{"aud":%q}`, aud), 0, broker.ErrMintMismatch},
+		{"an expiry in text", fmt.Sprintf(`{"aud":%q,"exp":"%d"}`, aud, in(time.Minute)), 0, broker.ErrMintMismatch},
+		{"issued in 5 s", fmt.Sprintf(`{"aud":%q,"exp":%d,"iat":%d}`, aud, in(time.Minute), in(5*time.Second)), 0, nil},
+		{"issued in 6 s", fmt.Sprintf(`{"aud":%q,"exp":%d,"iat":%d}`, aud, in(time.Minute), in(6*time.Second)), 0, broker.ErrMintMismatch},
+		{"valid in 6 s", fmt.Sprintf(`{"aud":%q,"exp":%d,"nbf":%d}`, aud, in(time.Minute), in(6*time.Second)), 0, broker.ErrMintMismatch},
+		{"expired 4 s ago", fmt.Sprintf(`{"aud":%q,"exp":%d}`, aud, in(time.Minute)), 64 * time.Second, nil},
+		{"expired 5 s ago", fmt.Sprintf(`{"aud":%q,"exp":%d}`, aud, in(time.Minute)), 65 * time.Second, broker.ErrVaultUnavailable},
+		{"not JSON", `{"aud"`, 0, broker.ErrMintMismatch},
+		{"nothing", ``, 0, broker.ErrMintMismatch},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			intent := broker.Intent{Audience: aud, Expires: now.Add(time.Minute), Claims: []byte(tc.claims)}
+			if err := mint.CheckClaims(intent, now.Add(tc.late)); !errors.Is(err, tc.want) {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+		})
+	}
+	if err := mint.CheckClaims(broker.Intent{Expires: now, Claims: fmt.Appendf(nil, `{"exp":%d}`, now.Unix())}, now); !errors.Is(err, broker.ErrMintMismatch) {
+		t.Errorf("an intent without an audience: got %v, want ErrMintMismatch", err)
 	}
 }
 
