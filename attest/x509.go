@@ -52,21 +52,24 @@ func (a *Attestor) verifyX509(state *tls.ConnectionState) (Identity, error) {
 	if err := checkChain(chain); err != nil {
 		return Identity{}, err
 	}
-	leaf := chain[0]
-	id, err := workloadID(leaf)
-	if err != nil {
-		return Identity{}, err
+	// If the cache has the chain, do not read its leaf again.
+	var digest [sha256.Size]byte
+	h := sha256.New()
+	for _, cert := range chain {
+		h.Write(cert.Raw) // DER encodes its own length, so two chains cannot collide
 	}
-	if err := a.acceptDomain(id); err != nil {
-		return Identity{}, err
+	h.Sum(digest[:0])
+	known, ok := a.chains.Get(digest)
+	leaf, proven := chain[0], known.proven
+	if !ok {
+		var err error
+		if proven, err = a.read(leaf); err != nil {
+			return Identity{}, err
+		}
 	}
-	if err := checkProfile(leaf); err != nil {
-		return Identity{}, err
-	}
-	proven := Identity{id: id, kind: KindX509, expires: leaf.NotAfter, thumbprint: jws.CertificateThumbprint(leaf.Raw)}
 
 	// Take the authorities of the trust domain, without those whose key is too weak.
-	td := id.TrustDomain()
+	td := proven.TrustDomain()
 	bundle, err := a.bundles.GetX509BundleForTrustDomain(td)
 	if err != nil {
 		return Identity{}, fmt.Errorf("%w: %s: %w", ErrBundleUnavailable, td, err)
@@ -76,15 +79,8 @@ func (a *Attestor) verifyX509(state *tls.ConnectionState) (Identity, error) {
 	}
 	authorities := slices.DeleteFunc(bundle.X509Authorities(), func(c *x509.Certificate) bool { return !strongKey(c.PublicKey) })
 
-	// If the cache has the chain, do not verify its signatures again.
+	// If the same authorities have verified the chain, do not verify its signatures again.
 	now := a.now()
-	var digest [sha256.Size]byte
-	h := sha256.New()
-	for _, cert := range chain {
-		h.Write(cert.Raw) // DER encodes its own length, so two chains cannot collide
-	}
-	h.Sum(digest[:0])
-	known, ok := a.chains.Get(digest)
 	if ok && !now.Before(known.from) && !now.After(known.until) && slices.Equal(known.authorities, authorities) {
 		return proven, nil
 	}
@@ -98,10 +94,10 @@ func (a *Attestor) verifyX509(state *tls.ConnectionState) (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("%w: %w", ErrSignature, err)
 	}
-	if verified != id {
+	if verified != proven.id {
 		return Identity{}, fmt.Errorf("%w: the parsers disagree about the ID", ErrMalformed)
 	}
-	fresh := trusted{authorities: authorities, from: leaf.NotBefore, until: leaf.NotAfter}
+	fresh := trusted{proven: proven, authorities: authorities, from: leaf.NotBefore, until: leaf.NotAfter}
 	for _, cert := range chains[0] {
 		if cert.NotBefore.After(fresh.from) {
 			fresh.from = cert.NotBefore
@@ -114,10 +110,26 @@ func (a *Attestor) verifyX509(state *tls.ConnectionState) (Identity, error) {
 	return proven, nil
 }
 
-// trusted is what the cache keeps of a verified chain: the authorities that verified it, and the period in which all its
-// certificates are valid. Within this period, and while the bundle still has exactly these authorities, the chain needs no second
-// verification.
+// read returns the identity that a leaf states. The result depends on nothing but the leaf and the configuration.
+func (a *Attestor) read(leaf *x509.Certificate) (Identity, error) {
+	id, err := workloadID(leaf)
+	if err != nil {
+		return Identity{}, err
+	}
+	if err := a.acceptDomain(id); err != nil {
+		return Identity{}, err
+	}
+	if err := checkProfile(leaf); err != nil {
+		return Identity{}, err
+	}
+	return Identity{id: id, kind: KindX509, expires: leaf.NotAfter, thumbprint: jws.CertificateThumbprint(leaf.Raw)}, nil
+}
+
+// trusted is what the cache keeps of a verified chain: the identity that it proves, the authorities that verified it, and the period
+// in which all its certificates are valid. Within this period, and while the bundle still has exactly these authorities, the chain
+// needs no second verification.
 type trusted struct {
+	proven      Identity
 	authorities []*x509.Certificate
 	from, until time.Time
 }
