@@ -65,66 +65,69 @@ type entry struct {
 	term int64
 }
 
-// decisionBody is the body of the entries that begin a record. Durations are whole seconds, rounded down.
+// decisionBody is the body of the entries that begin a record. Durations are whole seconds, rounded down. The members of this type, and
+// of the types in it, are in the order of RFC 8785, so that record.Encode need not sort them.
 type decisionBody struct {
-	record.Header
-
-	Subject  subjectBody `json:"subject"`
-	Request  requestBody `json:"request"`
-	Decision verdictBody `json:"decision"`
-	Status   string      `json:"status"`
-	Expires  time.Time   `json:"expires,omitzero"`
-	Intent   *intentBody `json:"intent,omitempty"`
 	// Approves names the approved request by its id and by the SHA-256 of the text that the approvers were shown.
 	Approves *approvesBody `json:"approves,omitempty"`
-	// Parent is the issuance that was exchanged for this one.
-	Parent string `json:"parent,omitzero"`
+	Decision verdictBody   `json:"decision"`
+	Expires  time.Time     `json:"expires,omitzero"`
+	ID       string        `json:"id"`
+	Intent   *intentBody   `json:"intent,omitempty"`
+	Kind     string        `json:"kind"`
 	// OnBehalfOf is the person on whose behalf the sandbox made the request.
 	OnBehalfOf *userBody `json:"on_behalf_of,omitempty"`
+	// Parent is the issuance that was exchanged for this one.
+	Parent  string      `json:"parent,omitzero"`
+	Request requestBody `json:"request"`
+	Status  string      `json:"status"`
+	Subject subjectBody `json:"subject"`
+	Time    time.Time   `json:"time"`
+	Version int         `json:"version"`
 }
 
 // userBody is a person's id, with their groups at that time.
 type userBody struct {
-	ID     string   `json:"id"`
 	Groups []string `json:"groups"`
+	ID     string   `json:"id"`
 }
 
 type approvesBody struct {
-	Request string `json:"request"`
 	Hash    string `json:"hash"`
+	Request string `json:"request"`
 }
 
 type subjectBody struct {
 	SPIFFEID    string `json:"spiffe_id"`
-	TrustDomain string `json:"trust_domain"`
 	SVID        string `json:"svid"`
 	Thumbprint  string `json:"thumbprint"`
+	TrustDomain string `json:"trust_domain"`
 }
 
 type requestBody struct {
-	Scope  string         `json:"scope"`
-	Params map[string]any `json:"params"`
-	TTL    int64          `json:"ttl"`
-	scopes.RequestContext
-	Reason         string `json:"reason"`
+	Digest         string `json:"digest"`
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
 	// JKT is the thumbprint of the key that the sandbox has proved.
-	JKT    string `json:"jkt,omitzero"`
-	Digest string `json:"digest"`
+	JKT    string         `json:"jkt,omitzero"`
+	Params map[string]any `json:"params"`
+	Reason string         `json:"reason"`
+	Scope  string         `json:"scope"`
+	scopes.RequestContext
+	TTL int64 `json:"ttl"`
 }
 
 type verdictBody struct {
-	Outcome     string         `json:"outcome"`
+	Approval    *approvalBody  `json:"approval,omitempty"`
+	Authority   string         `json:"authority"`
+	Catalogue   string         `json:"catalogue"`
+	Clamps      []clampBody    `json:"clamps"`
 	Code        string         `json:"code"`
 	Explanation string         `json:"explanation"`
-	Authority   string         `json:"authority"`
-	Resource    string         `json:"resource"`
+	Outcome     string         `json:"outcome"`
 	Params      map[string]any `json:"params,omitzero"`
-	TTL         int64          `json:"ttl"`
-	Clamps      []clampBody    `json:"clamps"`
 	Policies    []string       `json:"policies"`
-	Catalogue   string         `json:"catalogue"`
-	Approval    *approvalBody  `json:"approval,omitempty"`
+	Resource    string         `json:"resource"`
+	TTL         int64          `json:"ttl"`
 }
 
 type clampBody struct {
@@ -134,28 +137,28 @@ type clampBody struct {
 }
 
 type approvalBody struct {
-	Group      string `json:"group"`
-	Quorum     int    `json:"quorum"`
 	BreakGlass string `json:"break_glass,omitzero"`
-	Expires    int64  `json:"expires"`
 	// Canonical is the text that people are shown, byte for byte. They vote on its SHA-256.
 	Canonical string `json:"canonical"`
+	Expires   int64  `json:"expires"`
+	Group     string `json:"group"`
+	Quorum    int    `json:"quorum"`
 }
 
 // intentBody holds a grant, the contents of a JWT, or only the kind if there is no credential.
 type intentBody struct {
-	Kind string `json:"kind"`
-	// Type is the typ header of a JWT that is not an access token.
-	Type         string     `json:"typ,omitzero"`
-	Grant        *grantBody `json:"grant,omitempty"`
-	Audience     string     `json:"audience,omitzero"`
-	KeyID        string     `json:"key_id,omitzero"`
 	Algorithm    string     `json:"algorithm,omitzero"`
+	Audience     string     `json:"audience,omitzero"`
 	Claims       []byte     `json:"claims,omitempty"` // base64: they are signed byte for byte
 	ClaimsDigest string     `json:"claims_digest,omitzero"`
+	Grant        *grantBody `json:"grant,omitempty"`
+	KeyID        string     `json:"key_id,omitzero"`
+	Kind         string     `json:"kind"`
 	OneShot      bool       `json:"one_shot,omitzero"`
 	// StatusList is the token's place in the status list, which says whether the token was ended.
 	StatusList *placeBody `json:"status_list,omitempty"`
+	// Type is the typ header of a JWT that is not an access token.
+	Type string `json:"typ,omitzero"`
 }
 
 type placeBody struct {
@@ -164,11 +167,11 @@ type placeBody struct {
 }
 
 type grantBody struct {
-	Policy string            `json:"policy"`
-	Method string            `json:"method"`
-	Path   string            `json:"path"`
 	Data   map[string]string `json:"data"`
 	Leased bool              `json:"leased"`
+	Method string            `json:"method"`
+	Path   string            `json:"path"`
+	Policy string            `json:"policy"`
 	Static bool              `json:"static"`
 }
 
@@ -204,20 +207,21 @@ func (l *Ledger) Begin(ctx context.Context, rec broker.Record) (*broker.View, er
 		return nil, err
 	}
 	// What decides whether the entry is admitted.
-	e.limits, e.catalogue = rec.Limits, &rec.Decision.Catalogue
+	e.limits, e.catalogue = rec.Limits, new(rec.Decision.Catalogue)
 	subject := rec.Subject.ID.String()
 	if rec.Request.IdempotencyKey != "" {
-		e.subject, e.key = &subject, &rec.Request.IdempotencyKey
+		e.subject, e.key = &subject, new(rec.Request.IdempotencyKey)
 	}
 	if rec.Decision.Outcome != scopes.Deny {
-		e.subject, e.task, e.scope = &subject, &rec.Request.Task, &rec.Request.Scope
+		e.subject, e.task, e.scope = &subject, new(rec.Request.Task), new(rec.Request.Scope)
 	}
 	if rec.Decision.Outcome == scopes.Allow && !rec.Expires.IsZero() {
 		ends := record.Stored(rec.Expires)
 		e.ends = &ends
 	}
+	header := e.header()
 	body := decisionBody{
-		Header:  e.header(),
+		Version: header.Version, Kind: header.Kind, ID: header.ID, Time: header.Time,
 		Subject: subjectOf(rec.Subject), Decision: verdictOf(rec.Decision),
 		Status: string(rec.Status), Expires: record.Stored(rec.Expires), Intent: intentOf(rec.Intent),
 	}

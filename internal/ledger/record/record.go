@@ -96,13 +96,16 @@ var numbers = json.WithMarshalers(json.MarshalToFunc(func(enc *jsontext.Encoder,
 // Encode returns the body of an entry and its leaf hash. The body is in RFC 8785 form, except that integers keep all their
 // digits. Encode refuses, for this record alone, what Postgres would refuse for the whole batch.
 func Encode(body any) (canonical []byte, leaf tlog.Hash, err error) {
-	encoded, err := json.Marshal(body, numbers)
+	encoded, err := json.Marshal(body, numbers, json.Deterministic(true), jsontext.CanonicalizeRawFloats(true))
 	if err != nil {
 		return nil, leaf, fmt.Errorf("%w: it has no JSON form", ErrUnrecordable) // leave out the cause: it quotes the record
 	}
 	value := jsontext.Value(encoded)
-	if err := value.Canonicalize(jsontext.CanonicalizeRawInts(false)); err != nil {
-		return nil, leaf, fmt.Errorf("%w: it has no canonical JSON form", ErrUnrecordable)
+	// The encoder writes strings and numbers as RFC 8785 does. It keeps the order of the fields of a struct.
+	if _, ok := inOrder(value, 0); !ok {
+		if err := value.Canonicalize(jsontext.CanonicalizeRawInts(false)); err != nil {
+			return nil, leaf, fmt.Errorf("%w: it has no canonical JSON form", ErrUnrecordable)
+		}
 	}
 	if len(value) > maxBody {
 		return nil, leaf, ErrTooLarge
@@ -111,6 +114,59 @@ func Encode(body any) (canonical []byte, leaf tlog.Hash, err error) {
 		return nil, leaf, fmt.Errorf("%w: it holds a NUL character", ErrUnrecordable)
 	}
 	return value, tlog.RecordHash(value), nil
+}
+
+// inOrder reports whether the members of every object in a value are in the order of RFC 8785, and where the value ends. The text is
+// what the encoder has written: valid and without blanks. inOrder is false for names whose order it does not know: with escapes, or
+// with characters beyond ASCII.
+func inOrder(text []byte, at int) (end int, ok bool) {
+	switch text[at] {
+	case '"':
+		return quoted(text, at), true
+	case '{', '[':
+		object, last := text[at] == '{', []byte(nil)
+		for at++; text[at] != '}' && text[at] != ']'; {
+			if object {
+				colon := quoted(text, at)
+				name := text[at+1 : colon-1]
+				for _, c := range name {
+					if c == '\\' || c >= utf8.RuneSelf {
+						return 0, false
+					}
+				}
+				if last != nil && bytes.Compare(last, name) >= 0 {
+					return 0, false
+				}
+				last, at = name, colon+1
+			}
+			if at, ok = inOrder(text, at); !ok {
+				return 0, false
+			}
+			if text[at] == ',' {
+				at++
+			}
+		}
+		return at + 1, true
+	}
+	for at < len(text) && text[at] != ',' && text[at] != ']' && text[at] != '}' {
+		at++
+	}
+	return at, true
+}
+
+// quoted returns where the string that begins at a position ends.
+func quoted(text []byte, at int) int {
+	for {
+		at++
+		at += bytes.IndexByte(text[at:], '"')
+		escapes := 0
+		for text[at-1-escapes] == '\\' {
+			escapes++
+		}
+		if escapes%2 == 0 {
+			return at + 1
+		}
+	}
 }
 
 // holdsNUL reports whether canonical JSON holds a NUL. Once escaped backslashes are removed, a NUL can have only one form.
