@@ -279,7 +279,10 @@ func (l *Ledger) forWriting(pc *pgxpool.Config) {
 		}
 		return refused.SeverityUnlocalized != "FATAL" // as pgconn does: a fatal error closes the connection
 	}
-	pc.AfterConnect = l.checkPrimary
+	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		useRoomyArrays(conn.TypeMap())
+		return l.checkPrimary(ctx, conn)
+	}
 	params := pc.ConnConfig.RuntimeParams
 	// Planning the append takes longer than running it for one record, so the plan is kept. A kept plan must not suit small
 	// tables only.
