@@ -259,23 +259,24 @@ func (b *Broker) mint(ctx context.Context, rec Record, key Key, deliver Deliver)
 		}
 		return fmt.Errorf("recording what was minted for %s: %w", rec.ID, err)
 	}
-	rec.Status = StatusIssued
+	issued := rec // a copy: the deferred function would keep rec on the heap, also for a JWT
+	issued.Status = StatusIssued
 	minted := *credential.Minted
 	if minted.Empty() {
 		// Nobody can end it before it expires. A certificate for the caller's own key is useless to anybody else, and keys of another
 		// system are known to nobody else.
-		return deliver(Result{Record: rec, Credential: &credential})
+		return deliver(Result{Record: issued, Credential: &credential})
 	}
 	err = errUndelivered // also after a panic
 	defer func() {
 		ctx := context.WithoutCancel(ctx)
 		if err != nil {
-			b.end(ctx, []LiveCredential{liveOf(rec, minted.VaultLease)}, ending{cause: CauseUndelivered})
+			b.end(ctx, []LiveCredential{liveOf(issued, minted.VaultLease)}, ending{cause: CauseUndelivered})
 		} else if failure := b.renew(ctx, minted); failure != nil {
-			b.renewals.Go(func() { b.renewLater(ctx, rec, minted, failure) })
+			b.renewals.Go(func() { b.renewLater(ctx, issued, minted, failure) })
 		}
 	}()
-	return deliver(Result{Record: rec, Credential: &credential})
+	return deliver(Result{Record: issued, Credential: &credential})
 }
 
 // recordOutcome writes an outcome even if the caller has disconnected.
