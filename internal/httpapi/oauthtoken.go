@@ -238,7 +238,7 @@ func (s *Server) deliverGrant(w http.ResponseWriter, r *http.Request, result bro
 		if err != nil {
 			return err
 		}
-		return s.handOver(w, r, http.StatusOK, answer)
+		return handOver(w, r, http.StatusOK, answer, result.Credential)
 	case rec.Decision.Outcome == scopes.Pending:
 		return &awaited{name: OAuthAuthorizationPending, id: rec.ID, expires: rec.Expires}
 	case rec.Decision.Outcome == scopes.Deny:

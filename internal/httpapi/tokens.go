@@ -122,7 +122,7 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, result broker.R
 	s.countDecision(d)
 	switch {
 	case d.Outcome == scopes.Allow && (result.Credential != nil || rec.Intent.Kind == scopes.KindNone):
-		return s.handOver(w, r, http.StatusCreated, s.token(result))
+		return handOver(w, r, http.StatusCreated, s.token(result), result.Credential)
 	case d.Outcome == scopes.Pending && d.Approval != nil:
 		writePending(w, Pending{
 			ID: rec.ID, Status: StatusPending, ExpiresAt: rec.Expires,
@@ -142,10 +142,10 @@ func (s *Server) countDecision(d scopes.Decision) {
 	}
 }
 
-// handOver writes a credential to the caller's connection. It sets Content-Length, so the caller can use the response while
-// Brevet still renews the credential. Errors after the response has begun wrap errCutOff.
-func (s *Server) handOver(w http.ResponseWriter, r *http.Request, status int, credential any) error {
-	body, err := json.Marshal(credential)
+// handOver writes an answer with a credential to the caller's connection. If Brevet renews or revokes the credential next, it sends the
+// answer now. It sets Content-Length, so the caller can use the answer meanwhile. Errors after the answer has begun wrap errCutOff.
+func handOver(w http.ResponseWriter, r *http.Request, status int, answer any, credential *broker.Credential) error {
+	body, err := json.Marshal(answer)
 	if err != nil {
 		return errFault // the error itself can quote the credential
 	}
@@ -159,17 +159,17 @@ func (s *Server) handOver(w http.ResponseWriter, r *http.Request, status int, cr
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	// Flush of a wrapper returns no error, so it is called on what the wrappers wrap.
-	inner := w
-	for {
-		wrapper, ok := inner.(interface{ Unwrap() http.ResponseWriter })
-		if !ok {
-			break
-		}
-		inner = wrapper.Unwrap()
-	}
 	_, err = w.Write(body)
-	if err == nil {
+	if err == nil && credential != nil && credential.Minted != nil {
+		// Flush of a wrapper returns no error, so it is called on what the wrappers wrap.
+		inner := w
+		for {
+			wrapper, ok := inner.(interface{ Unwrap() http.ResponseWriter })
+			if !ok {
+				break
+			}
+			inner = wrapper.Unwrap()
+		}
 		err = http.NewResponseController(inner).Flush()
 	}
 	if err != nil {
