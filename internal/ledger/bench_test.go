@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,17 +14,33 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// BenchmarkBegin times one durable record, for one caller and for many that share commits.
+// BenchmarkBegin times one durable record, for one caller and for many that share commits, and for two replicas. From the time and the
+// entries of a commit at several numbers of callers follows what a commit costs, and what each entry in it.
 func BenchmarkBegin(b *testing.B) {
-	for _, callers := range []int{1, 64} {
-		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
-			l := testkit.NewDB(b).Ledger(b)
+	for _, of := range []struct{ callers, replicas int }{{1, 1}, {8, 1}, {64, 1}, {256, 1}, {64, 2}} {
+		b.Run(fmt.Sprintf("callers=%d/replicas=%d", of.callers, of.replicas), func(b *testing.B) {
+			db := testkit.NewDB(b)
+			var replicas []*ledger.Ledger
+			for range of.replicas {
+				replicas = append(replicas, db.Ledger(b))
+			}
 			var left atomic.Int64
 			left.Store(int64(b.N))
 			b.ReportAllocs()
 			b.ResetTimer()
-			beginAll(b, l, callers, func() bool { return left.Add(-1) >= 0 })
+			var together sync.WaitGroup
+			for _, l := range replicas {
+				together.Go(func() { beginAll(b, l, of.callers/of.replicas, func() bool { return left.Add(-1) >= 0 }) })
+			}
+			together.Wait()
+			b.StopTimer()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
+			var commits int64
+			if err := testkit.Connect(b, db.AdminURL).QueryRow(b.Context(), `SELECT count(DISTINCT xmin::text) FROM entries`).Scan(&commits); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(float64(b.N)/float64(commits), "entries/commit")
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(commits), "µs/commit")
 		})
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // TestRun measures for moments only. It checks that the targets answer from real servers, that each figure is present, and
-// that the last line has the form that programs read.
+// that the last lines have the form that programs read.
 func TestRun(t *testing.T) {
 	binary, figures := built(t), filepath.Join(t.TempDir(), "figures.json")
 	var out bytes.Buffer
@@ -25,8 +25,8 @@ func TestRun(t *testing.T) {
 	if err := run(t.Context(), o, &out); err != nil {
 		t.Fatal(err)
 	}
-	if !regexp.MustCompile(`\nratio issue/login=\d+\.\d\d issue/sign=\d+\.\d\d dynamic/creds=\d+\.\d\d\n$`).Match(out.Bytes()) {
-		t.Errorf("got %s, want the ratios in the last line", &out)
+	if !regexp.MustCompile(`\ncpu( (issue|login|dynamic-long|dynamic|creds)=\d+\([a-z0-9:,]*\)){5}\nratio issue/login=\d+\.\d\d issue/sign=\d+\.\d\d dynamic/creds=\d+\.\d\d\n$`).Match(out.Bytes()) {
+		t.Errorf("got %s, want the processor time and the ratios in the last lines", &out)
 	}
 	text, err := os.ReadFile(figures)
 	if err != nil {

@@ -35,12 +35,13 @@ type series struct {
 }
 
 // point is one size: the medians over its rounds of one caller's latency, of many callers' latency (both in microseconds),
-// and of the rate of many.
+// of the rate of many, and of the servers' processor time for each of their requests (in microseconds).
 type point struct {
-	Size int64   `json:"size"`
-	P50  int64   `json:"p50_us"`
-	Busy int64   `json:"busy_p50_us"`
-	Rate float64 `json:"rate"`
+	Size      int64            `json:"size"`
+	P50       int64            `json:"p50_us"`
+	Busy      int64            `json:"busy_p50_us"`
+	Rate      float64          `json:"rate"`
+	Processor map[string]int64 `json:"processor_us"`
 }
 
 // variant is one size in a comparison, ready to be measured.
@@ -79,9 +80,13 @@ func compare(ctx context.Context, o options, name string, variants []variant) (s
 	}
 	s := series{Name: name}
 	for i, v := range variants {
-		s.Points = append(s.Points, point{
-			Size: v.size, P50: middle(alone[i], p50), Busy: middle(busy[i], p50), Rate: middle(busy[i], load.rate),
-		})
+		p := point{
+			Size: v.size, P50: middle(alone[i], p50), Busy: middle(busy[i], p50), Rate: middle(busy[i], load.rate), Processor: map[string]int64{},
+		}
+		for _, part := range parts {
+			p.Processor[part] = middle(busy[i], func(l load) int64 { return l.each(part).Microseconds() })
+		}
+		s.Points = append(s.Points, p)
 	}
 	return s, nil
 }
@@ -108,7 +113,7 @@ func grow(ctx context.Context, o options, out io.Writer) (err error) {
 	for _, part := range []struct {
 		name    string
 		measure func(context.Context, options, *growth) error
-	}{{"scopes", byScopes}, {"rows", byRows}, {"use", byUse}} {
+	}{{"scopes", byScopes}, {"rows", byRows}, {"use", byUse}, {"replicas", byReplicas}} {
 		if o.part != "" && o.part != part.name {
 			continue
 		}
@@ -240,7 +245,7 @@ func (d *deployment) fill(ctx context.Context, rows int64) error {
 	return nil
 }
 
-// byUse compares numbers of connections and of replicas, and overloads one replica.
+// byUse compares numbers of idle connections, and overloads one replica.
 func byUse(ctx context.Context, o options, g *growth) error {
 	return with(ctx, o, []fs.FS{asBuilt()}, func(all []*deployment) error {
 		d := all[0]
@@ -248,12 +253,14 @@ func byUse(ctx context.Context, o options, g *growth) error {
 			return err
 		}
 		out, err := d.overloaded(ctx, o.connections, o.overload)
-		if err != nil {
-			return err
-		}
 		g.Overload = out
-		return d.byReplicas(ctx, o, g)
+		return err
 	})
+}
+
+// byReplicas compares numbers of replicas.
+func byReplicas(ctx context.Context, o options, g *growth) error {
+	return with(ctx, o, []fs.FS{asBuilt()}, func(all []*deployment) error { return all[0].byReplicas(ctx, o, g) })
 }
 
 // database returns the owner's URL of the broker's schema.
@@ -343,8 +350,9 @@ func (g *growth) print(out io.Writer) {
 	for _, s := range g.Series {
 		first := s.Points[0]
 		for _, p := range s.Points {
-			fmt.Fprintf(out, "%s %d: p50 %s alone (%.2f), %s busy (%.2f); %.0f/s (%.2f)\n", s.Name, p.Size,
-				shown(p.P50), float64(p.P50)/float64(first.P50), shown(p.Busy), float64(p.Busy)/float64(first.Busy), p.Rate, p.Rate/first.Rate)
+			fmt.Fprintf(out, "%s %d: p50 %s alone (%.2f), %s busy (%.2f); %.0f/s (%.2f); µs each: broker %d, Vault %d, PostgreSQL %d\n", s.Name, p.Size,
+				shown(p.P50), float64(p.P50)/float64(first.P50), shown(p.Busy), float64(p.Busy)/float64(first.Busy), p.Rate, p.Rate/first.Rate,
+				p.Processor["broker"], p.Processor["vault"], p.Processor["postgres"])
 		}
 	}
 	if g.Idle > 0 {

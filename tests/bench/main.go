@@ -29,8 +29,26 @@ func main() {
 	flag.StringVar(&o.json, "json", "", "file to write all figures to")
 	beside := flag.Bool("peers", false, "compare tokens with those of Vault, and of ZeroID and AgentWrit if they are in the PATH")
 	growing := flag.Bool("growth", false, "measure how the cost grows in place of how it compares")
+	scaling := flag.Bool("scale", false, "simulate replicas on one primary and on several, from the costs below")
+	c := &o.costs
+	for _, cost := range []struct {
+		name, usage string
+		into        *time.Duration
+		value       time.Duration
+	}{
+		{"generator", "processor time of the load generator for each issue", &c.generator, 60 * time.Microsecond},
+		{"broker", "processor time of the broker for each issue", &c.broker, 240 * time.Microsecond},
+		{"vault", "processor time of Vault for each issue", &c.vault, 100 * time.Microsecond},
+		{"signing", "latency of a call to Vault besides that", &c.signing, time.Millisecond},
+		{"commit", "processor time of PostgreSQL for each commit", &c.commit, time.Millisecond},
+		{"entry", "processor time of PostgreSQL for each entry", &c.entry, 100 * time.Microsecond},
+		{"flush", "time until a commit is on disk", &c.flush, 500 * time.Microsecond},
+	} {
+		flag.DurationVar(cost.into, "cost-"+cost.name, cost.value, "with -scale: "+cost.usage)
+	}
 	flag.StringVar(&o.plots, "plots", "", "folder to draw what grows into")
-	flag.StringVar(&o.part, "part", "", "measure one part alone: logins; with -growth: scopes, rows or use")
+	flag.StringVar(&o.part, "part", "", "measure one part alone: logins; with -growth: scopes, rows, use or replicas")
+	busy := flag.Int("busy", 0, "how many endless loops run beside it, as other load on the machine")
 	o.grown = fully
 	flag.Parse()
 	measure := run
@@ -39,8 +57,14 @@ func main() {
 		measure = grow
 	case *beside:
 		measure = comparePeers
+	case *scaling:
+		measure = extrapolate
 	}
-	if err := measure(ctx, o, os.Stdout); err != nil {
+	idle, err := occupy(ctx, *busy)
+	if err == nil {
+		err = errors.Join(measure(ctx, o, os.Stdout), idle())
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -53,6 +77,7 @@ type options struct {
 	binary, json, plots, part string
 	rounds, connections       int
 	lasts, between            time.Duration
+	costs                     costs
 	grown
 }
 

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -109,4 +111,26 @@ func (d *deployment) memory() (now, most int64) {
 		}
 	}
 	return now, most
+}
+
+// occupy starts n processes that do nothing but use a processor, for an hour of processor time at most. idle ends them.
+func occupy(ctx context.Context, n int) (idle func() error, err error) {
+	var loops []*exec.Cmd
+	idle = func() (err error) {
+		for _, loop := range loops {
+			if killed := loop.Process.Kill(); !errors.Is(killed, os.ErrProcessDone) {
+				err = errors.Join(err, killed)
+			}
+			_ = loop.Wait() // reports that it was killed
+		}
+		return err
+	}
+	for range n {
+		loop := exec.CommandContext(ctx, "sh", "-c", "ulimit -t 3600; while :; do :; done")
+		if err := loop.Start(); err != nil {
+			return nil, errors.Join(err, idle())
+		}
+		loops = append(loops, loop)
+	}
+	return idle, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -72,7 +73,7 @@ func p99(l load) float64 { return float64(l.at(0.99)) }
 
 var ratios = [][2]string{{"issue", "login"}, {"issue-jwt", "login"}, {"issue", "sign"}, {"dynamic", "creds"}, {"dynamic-long", "creds"}}
 
-// print writes the table, and the ratios as the last line.
+// print writes the table, the servers' processor time, and the ratios as the last line.
 func (r *report) print(out io.Writer) {
 	table := newTable(out)
 	for _, name := range tokens {
@@ -91,6 +92,7 @@ func (r *report) print(out io.Writer) {
 	r.ratios(out, r.atFirst, ", at first")
 	fmt.Fprintf(out, "and when %d more were issued and %d logins made:\n", r.Between["issue"], r.Between["login"])
 	r.ratios(out, r.loads, "")
+	processorLine(out, r.loads, "issue", "login", "dynamic-long", "dynamic", "creds")
 	middle := func(ours, theirs string) float64 { all := ratio(r.loads, ours, theirs); return all[len(all)/2] }
 	fmt.Fprintf(out, "ratio issue/login=%.2f issue/sign=%.2f dynamic/creds=%.2f\n",
 		middle("issue", "login"), middle("issue", "sign"), middle("dynamic", "creds"))
@@ -104,6 +106,31 @@ func (r *report) printLogins(out io.Writer) {
 	}
 	_ = table.Flush()
 	r.ratios(out, r.loads, "")
+	processorLine(out, r.loads, logins...)
+}
+
+// processorLine writes the servers' processor time for each success, in microseconds: of all servers together, and in brackets of each.
+// Other load on the machine changes it less than it changes rates.
+func processorLine(out io.Writer, loads map[string][]load, names ...string) {
+	fmt.Fprint(out, "cpu")
+	for _, name := range names {
+		var each []string
+		for _, part := range serverParts {
+			if us := middle(loads[name], func(l load) int64 { return l.each(part).Microseconds() }); us > 0 {
+				each = append(each, fmt.Sprintf("%s:%d", part, us))
+			}
+		}
+		fmt.Fprintf(out, " %s=%d(%s)", name, middle(loads[name], onServers), strings.Join(each, ","))
+	}
+	fmt.Fprintln(out)
+}
+
+// onServers returns the processor time of all servers for each success of a load, in microseconds.
+func onServers(l load) (us int64) {
+	for _, part := range serverParts {
+		us += l.each(part).Microseconds()
+	}
+	return us
 }
 
 // newTable returns a table with its heading.
