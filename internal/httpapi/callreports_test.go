@@ -187,9 +187,8 @@ func TestManyReportedCallsAreSummedExactly(t *testing.T) {
 
 // stoppedStack returns a stack whose clock stops when stop is called, so that no limit recovers. After that, the stack accepts no new
 // SVIDs, because they are not valid yet.
-func stoppedStack(t *testing.T) (s *testkit.Stack, stop func()) {
+func stoppedStack(t *testing.T, o testkit.Options) (s *testkit.Stack, stop func()) {
 	t.Helper()
-	o := officers
 	var stopped atomic.Int64
 	o.Now = func() time.Time {
 		if at := stopped.Load(); at != 0 {
@@ -217,7 +216,7 @@ func reportUntilLimited(t *testing.T, c *client.Client, report openapi.CallRepor
 // A sandbox can send 60 reports at once. Then it is told to wait, and others are not. It can still send final reports, 60 at once.
 func TestCallReportsAreRateLimited(t *testing.T) {
 	t.Parallel()
-	s, stop := stoppedStack(t)
+	s, stop := stoppedStack(t, officers)
 	c, other, audits, session := s.Client(t, agent), s.Client(t, twin), s.Client(t, auditor), uuid.NewString()
 	report, last := callReport(session, 1), callReport(session, 2)
 	report.Final = false
@@ -240,7 +239,7 @@ func TestCallReportsAreRateLimited(t *testing.T) {
 // another trust domain has its own limit (T11).
 func TestCallReportsOfATrustDomainAreRateLimited(t *testing.T) {
 	t.Parallel()
-	s, stop := stoppedStack(t)
+	s, stop := stoppedStack(t, officers)
 	report := callReport(uuid.NewString(), 1)
 	report.Final = false
 	another, foreign := s.Client(t, agent), s.Client(t, "spiffe://other.test/agents/a")

@@ -2,7 +2,6 @@ package httpapi_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
@@ -147,9 +146,9 @@ func TestScopesOfASandbox(t *testing.T) {
 // Each call evaluates all policies and scopes, so the rate is limited for each sandbox separately.
 func TestScopeListingIsRateLimited(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
-	s := testkit.NewStack(t, testkit.Options{Catalogue: manifold, Now: func() time.Time { return now }})
-	c := s.Client(t, agent)
+	s, stop := stoppedStack(t, testkit.Options{Catalogue: manifold})
+	c, other := s.Client(t, agent), s.Client(t, helper)
+	stop()
 	for range 10 {
 		if _, err := c.Scopes(t.Context()); err != nil {
 			t.Fatal(err)
@@ -158,7 +157,7 @@ func TestScopeListingIsRateLimited(t *testing.T) {
 	if _, err := c.Scopes(t.Context()); code(err) != openapi.CodeRateLimited {
 		t.Errorf("got %v, want rate_limited", err)
 	}
-	if _, err := s.Client(t, helper).Scopes(t.Context()); err != nil {
+	if _, err := other.Scopes(t.Context()); err != nil {
 		t.Errorf("another sandbox: got %v", err)
 	}
 }

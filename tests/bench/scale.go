@@ -44,12 +44,12 @@ func extrapolate(_ context.Context, o options, out io.Writer) error {
 		s := simulated{replicas: n, callers: 64 / n, shared: 2, ledgers: 1}
 		simulate(o.costs, s).row(table, s, "2 for all")
 	}
-	for _, n := range []int{1, 2, 3, 4, 6, 8, 16} {
+	for _, n := range []int{1, 2, 4, 8} {
 		s := simulated{replicas: n, callers: 128, cores: 2, ledgers: 1}
 		simulate(o.costs, s).row(table, s, "2 each")
 	}
-	for _, n := range []int{8, 16} {
-		s := simulated{replicas: n, callers: 128, cores: 2, ledgers: 4}
+	for _, n := range []int{2, 4} {
+		s := simulated{replicas: 8, callers: 128, cores: 2, ledgers: n}
 		simulate(o.costs, s).row(table, s, "2 each")
 	}
 	return table.Flush()
