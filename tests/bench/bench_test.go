@@ -129,3 +129,16 @@ func TestOpenLoadCountsTheWait(t *testing.T) {
 		t.Errorf("got %s at p99, want the wait for the caller in it", got)
 	}
 }
+
+// TestOneLedgerLimitsItsReplicas checks that the simulation never commits more than one core of a primary can, whatever the replicas, and
+// that another primary adds as much again.
+func TestOneLedgerLimitsItsReplicas(t *testing.T) {
+	c := costs{broker: 200 * time.Microsecond, vault: 100 * time.Microsecond, commit: time.Millisecond, entry: 100 * time.Microsecond}
+	rate := func(replicas, ledgers int) float64 {
+		return simulate(c, simulated{replicas: replicas, callers: 128, cores: 2, ledgers: ledgers}).rate
+	}
+	one, eight, two := rate(1, 1), rate(8, 1), rate(8, 2)
+	if one > 1e6/100 || eight > 1e6/100 || eight < one*0.95 || two < eight*1.9 || two > eight*2.1 {
+		t.Errorf("got %.0f/s, %.0f/s and %.0f/s", one, eight, two)
+	}
+}
