@@ -110,12 +110,8 @@ func printPeers(out io.Writer, names []string, all map[string][]load) {
 	for _, name := range names {
 		l := median(all, name)
 		f := figuresOf(l)
-		var server int64
-		for _, part := range serverParts {
-			server += l.each(part).Microseconds()
-		}
 		of := ratio(all, "brevet", name)
-		fmt.Fprintf(table, "%s\t%.0f\t%s\t%s\t%d\t%.2f\t%.2f\t%.2f\t\n", name, f.Rate, shown(f.P50), shown(f.P99), server, of[0], of[len(of)/2], of[len(of)-1])
+		fmt.Fprintf(table, "%s\t%.0f\t%s\t%s\t%d\t%.2f\t%.2f\t%.2f\t\n", name, f.Rate, shown(f.P50), shown(f.P99), onServers(l), of[0], of[len(of)/2], of[len(of)-1])
 	}
 	_ = table.Flush()
 }
