@@ -95,8 +95,8 @@ CREATE INDEX issuances_unfinished ON issuances (status, expires_at)
 
 -- broken_rule returns the name of a rule that an issuance breaks, or NULL. It replaces CHECK constraints: PostgreSQL parses every CHECK
 -- again for each statement, which took a fifth of a commit, but a function only once per session. The names of rules appear as
--- constraint names in errors.
-CREATE FUNCTION broken_rule(i issuances) RETURNS text LANGUAGE sql IMMUTABLE
+-- constraint names in errors. beginning says that the row is new.
+CREATE FUNCTION broken_rule(i issuances, beginning boolean) RETURNS text LANGUAGE sql IMMUTABLE
 RETURN CASE
     WHEN i.trust_domain = '' OR i.task = '' OR i.scope = '' OR i.catalogue = '' OR i.decision_code = '' OR i.approval_group = ''
             OR i.audience = '' OR i.key_id = '' OR i.idempotency_key = '' OR i.status_detail = '' OR i.vault_path = ''
@@ -126,6 +126,14 @@ RETURN CASE
             AND (i.credential_kind <> 'none' OR i.status IN ('issued', 'revoked', 'released'))
         ELSE false END
         THEN 'issuances_state'
+    WHEN beginning AND (
+            i.status IS DISTINCT FROM CASE
+                WHEN i.decision = 'deny' THEN 'denied'
+                WHEN i.decision = 'pending' THEN 'pending'
+                WHEN i.credential_kind IN ('jwt', 'none') THEN 'issued'
+                ELSE 'intent' END
+            OR num_nonnulls(i.status_detail, i.actor, i.redeemed_by, i.remembered) > 0 OR i.votes + i.redemptions > 0)
+        THEN 'issuances_begin'
     WHEN (i.status_detail IS NOT NULL)
             <> (i.status IN ('failed', 'unknown', 'compensated', 'revoking', 'revoked', 'released'))
         THEN 'issuances_detail'
@@ -194,7 +202,7 @@ BEGIN
     EXECUTE format($sql$
         CREATE FUNCTION keep_rules() RETURNS trigger LANGUAGE plpgsql AS $$
         DECLARE
-            broken pg_catalog.text := %1$I.broken_rule(ROW(%2$s)::%1$I.issuances);
+            broken pg_catalog.text := %1$I.broken_rule(ROW(%2$s)::%1$I.issuances, TG_OP OPERATOR(pg_catalog.=) 'INSERT');
         BEGIN
             IF broken IS NOT NULL THEN
                 RAISE EXCEPTION 'an issuance breaks the rule %%', broken
@@ -270,44 +278,65 @@ END $$;
 CREATE TRIGGER issuances_only_forward BEFORE UPDATE ON issuances
     FOR EACH ROW EXECUTE FUNCTION only_forward();
 
--- Each decision begins in one state.
-CREATE FUNCTION refuse_beginning() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    RAISE EXCEPTION 'a request does not begin as %', NEW.status USING ERRCODE = 'check_violation';
-END $$;
-CREATE TRIGGER issuances_begin BEFORE INSERT ON issuances FOR EACH ROW WHEN (
-    NEW.status IS DISTINCT FROM CASE
-        WHEN NEW.decision = 'deny' THEN 'denied'
-        WHEN NEW.decision = 'pending' THEN 'pending'
-        WHEN NEW.credential_kind IN ('jwt', 'none') THEN 'issued'
-        ELSE 'intent' END
-    OR num_nonnulls(NEW.status_detail, NEW.actor, NEW.redeemed_by, NEW.remembered) > 0 OR NEW.votes + NEW.redemptions > 0
-) EXECUTE FUNCTION refuse_beginning();
-
--- As has_entry, once per statement. The entries of a batch are adjacent, so reading them all is faster than finding each.
-CREATE FUNCTION issuances_have_entries() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF EXISTS (
-        SELECT a.entry_index, a.id FROM added_issuances AS a
-        EXCEPT
-        SELECT e.index, e.id FROM entries AS e
-        WHERE e.index >= (SELECT min(a.entry_index) FROM added_issuances AS a)
-            AND e.index <= (SELECT max(a.entry_index) FROM added_issuances AS a)) THEN
-        RAISE EXCEPTION 'no entry begins the request' USING ERRCODE = 'foreign_key_violation';
-    END IF;
-    RETURN NULL;
-END $$;
-CREATE TRIGGER issuances_have_entries AFTER INSERT ON issuances
-    REFERENCING NEW TABLE AS added_issuances FOR EACH STATEMENT EXECUTE FUNCTION issuances_have_entries();
 CREATE TRIGGER issuances_are_kept BEFORE DELETE OR TRUNCATE ON issuances FOR EACH STATEMENT EXECUTE FUNCTION only_pruned();
 
--- begin_requests adds the row of each request that an entry begins. It takes the row from the entry's body, so the two cannot disagree.
-CREATE FUNCTION begin_requests() RETURNS trigger LANGUAGE plpgsql AS $$
+-- follow_entries holds the rules of what a statement inserts, and adds the row of each request that an entry begins. It takes the row from
+-- the entry's body, so the two cannot disagree. Nothing else adds rows, so the broker has no right to, hence SECURITY DEFINER.
+--
+-- A statement inserts exactly the entries by which it has moved the head, so the index has no gaps and no entry is beyond the head. No
+-- record begins twice, across partitions. Only the owner may record that entries were pruned. One trigger replaces CHECK constraints,
+-- which PostgreSQL parses again for each statement. The names of rules appear as constraint names in errors.
+CREATE FUNCTION follow_entries() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
+    lowest    bigint;
+    highest   bigint;
+    added     bigint;
     beginning bigint;
+    pruned    bigint;
+    broken    text;
     begun     bigint;
 BEGIN
-    SELECT count(*) INTO beginning FROM added_entries WHERE kind IN ('request.denied', 'request.pending', 'issuance.intent');
+    SELECT min(a.index), max(a.index), count(*), count(*) FILTER (WHERE a.begins), count(*) FILTER (WHERE a.kind = 'ledger.pruned'),
+        min(CASE
+            WHEN a.kind NOT IN (
+                    'request.denied', 'request.pending', 'issuance.intent', 'call.refused', 'calls.recorded', 'issuance.issued',
+                    'issuance.failed', 'issuance.unknown', 'issuance.compensated', 'issuance.revoking', 'issuance.revoked',
+                    'issuance.released', 'issuance.expired', 'issuance.used', 'issuance.reported', 'task.end', 'quarantine.add',
+                    'quarantine.remove', 'credentials.revoke', 'approval.vote', 'approval.remembered', 'approval.withdrawn',
+                    'person.seen', 'passkey.registered', 'passkey.removed', 'catalogue.proposed', 'catalogue.applied',
+                    'catalogue.rejected', 'ledger.pruned')
+                THEN 'entries_kind'
+            WHEN octet_length(a.body) > 65536 THEN 'entries_size'
+            WHEN a.leaf_hash <> sha256('\x00'::bytea || a.body) THEN 'entries_leaf_hash'
+            WHEN NOT a.begins AND NOT convert_from(a.body, 'UTF8')::jsonb @> jsonb_build_object('kind', a.kind, 'id', a.id)
+                THEN 'entries_agree' -- what begins is checked below, so that PostgreSQL parses a body only once
+            END)
+    INTO lowest, highest, added, beginning, pruned, broken
+    FROM (SELECT *, kind IN ('request.denied', 'request.pending', 'issuance.intent') AS begins FROM added_entries) AS a;
+    IF added = 0 THEN
+        RETURN NULL;
+    END IF;
+    IF broken IS NOT NULL THEN
+        RAISE EXCEPTION 'an entry breaks the rule %', broken
+            USING ERRCODE = 'check_violation', CONSTRAINT = broken, TABLE = TG_TABLE_NAME, SCHEMA = TG_TABLE_SCHEMA;
+    END IF;
+    IF highest <> (SELECT size FROM ledger_head) - 1 OR lowest <> highest - added + 1
+        OR lowest > 0 AND NOT EXISTS (SELECT FROM entries AS e WHERE e.index = lowest - 1) THEN
+        RAISE EXCEPTION 'entries % to % do not end at the head', lowest, highest USING ERRCODE = 'check_violation';
+    END IF;
+    IF EXISTS (
+        SELECT FROM added_entries AS a
+        WHERE (a.kind = 'issuance.intent' OR a.kind NOT LIKE 'issuance.%' AND a.kind NOT LIKE 'approval.%')
+            AND EXISTS (
+                SELECT FROM entries AS e
+                WHERE e.id = a.id AND e.index < a.index
+                    AND (e.kind = 'issuance.intent' OR e.kind NOT LIKE 'issuance.%' AND e.kind NOT LIKE 'approval.%'))) THEN
+        RAISE EXCEPTION 'what has begun does not begin again' USING ERRCODE = 'unique_violation';
+    END IF;
+    -- In a function of the owner, only the session's user says who asks.
+    IF pruned > 0 AND NOT pg_has_role(session_user, (SELECT c.relowner FROM pg_class AS c WHERE c.oid = TG_RELID), 'MEMBER') THEN
+        RAISE EXCEPTION 'nobody but the owner drops entries' USING ERRCODE = 'insufficient_privilege';
+    END IF;
     IF beginning = 0 THEN
         RETURN NULL;
     END IF;
@@ -353,12 +382,12 @@ BEGIN
     ) AS e;
     GET DIAGNOSTICS begun = ROW_COUNT;
     IF begun <> beginning THEN
-        RAISE EXCEPTION 'an entry differs from its body' USING ERRCODE = 'check_violation', CONSTRAINT = 'entries_body_agrees';
+        RAISE EXCEPTION 'an entry differs from its body' USING ERRCODE = 'check_violation', CONSTRAINT = 'entries_agree';
     END IF;
     RETURN NULL;
 END $$;
-CREATE TRIGGER entries_begin_requests AFTER INSERT ON entries
-    REFERENCING NEW TABLE AS added_entries FOR EACH STATEMENT EXECUTE FUNCTION begin_requests();
+CREATE TRIGGER entries_follow AFTER INSERT ON entries
+    REFERENCING NEW TABLE AS added_entries FOR EACH STATEMENT EXECUTE FUNCTION follow_entries();
 
 -- A token that comes from a token exchange grants no more than its parent, for no longer, and has at most three ancestors. admit checks that
 -- these are in force when the token is issued. Each check of the token checks it again.
@@ -525,6 +554,8 @@ BEGIN
         INTO verdicts
         FROM unnest(verdicts, parents) WITH ORDINALITY AS t (verdict, parent, n);
     END IF;
+    reached := array_fill(NULL::bigint, ARRAY[cardinality(keys)]);
+    waits := reached;
     FOR item IN 1 .. cardinality(keys) LOOP
         first := beyond;
         WHILE limit_items[beyond] = item LOOP
@@ -610,6 +641,6 @@ DROP TABLE quarantines;
 DROP TABLE task_ends;
 DROP TRIGGER issuances_keep_rules ON issuances;
 DROP FUNCTION keep_rules, broken_rule;
-DROP TRIGGER entries_begin_requests ON entries;
+DROP TRIGGER entries_follow ON entries;
 DROP TABLE issuances;
-DROP FUNCTION begin_requests, only_narrower, issuances_have_entries, refuse_beginning, only_forward, may_move;
+DROP FUNCTION follow_entries, only_narrower, only_forward, may_move;

@@ -102,7 +102,7 @@ END $$;
 GRANT SELECT, INSERT ON entries, tree_tiles, checkpoints, cosignatures TO brevet_broker;
 GRANT SELECT, UPDATE (size) ON ledger_head TO brevet_broker;
 GRANT SELECT ON entry_partitions TO brevet_broker;
-GRANT SELECT, INSERT,
+GRANT SELECT,
     UPDATE (status, status_detail, status_time, idempotency_key, vault_accessor, vault_lease, credential_name, secret_digest, actor,
         votes, redemptions, redeemed_by, remembered)
     ON issuances TO brevet_broker;

@@ -85,7 +85,7 @@ func TestDownKeepsEntries(t *testing.T) {
 			t.Parallel()
 			db := testkit.NewDB(t)
 			conn := testkit.Connect(t, db.AdminURL)
-			if _, err := conn.Exec(t.Context(), `ALTER TABLE entries DISABLE TRIGGER entries_begin_requests`); err != nil { // the bodies say too little
+			if _, err := conn.Exec(t.Context(), `ALTER TABLE entries DISABLE TRIGGER entries_follow`); err != nil { // the bodies say too little
 				t.Fatal(err)
 			}
 			if _, err := conn.Exec(t.Context(), `

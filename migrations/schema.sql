@@ -89,6 +89,8 @@ BEGIN
         INTO verdicts
         FROM unnest(verdicts, parents) WITH ORDINALITY AS t (verdict, parent, n);
     END IF;
+    reached := array_fill(NULL::bigint, ARRAY[cardinality(keys)]);
+    waits := reached;
     FOR item IN 1 .. cardinality(keys) LOOP
         first := beyond;
         WHILE limit_items[beyond] = item LOOP
@@ -194,65 +196,6 @@ CREATE FUNCTION brevet.approved_by(asked uuid) RETURNS text
     FROM issuances AS i WHERE i.id = asked
 $$;
 
-CREATE FUNCTION brevet.begin_requests() RETURNS trigger
-    LANGUAGE plpgsql
-    SET search_path TO 'brevet', 'pg_temp'
-    AS $$
-DECLARE
-    beginning bigint;
-    begun     bigint;
-BEGIN
-    SELECT count(*) INTO beginning FROM added_entries WHERE kind IN ('request.denied', 'request.pending', 'issuance.intent');
-    IF beginning = 0 THEN
-        RETURN NULL;
-    END IF;
-    INSERT INTO issuances (
-        id, entry_index, time, trust_domain, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource,
-        params, reason, ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue,
-        status, status_time, expires_at, approval_group, approval_quorum, break_glass,
-        credential_kind, audience, key_id, claims_digest, request_digest, idempotency_key,
-        vault_path, leased, static, one_shot, canonical, approves, jkt, parent, status_list, status_index,
-        on_behalf_of, on_behalf_groups, context)
-    SELECT
-        id, index, time, subject ->> 'trust_domain', subject ->> 'spiffe_id', subject ->> 'svid', subject ->> 'thumbprint',
-        request ->> 'task', request ->> 'scope', decision ->> 'authority', decision ->> 'resource',
-        coalesce(decision -> 'params', request -> 'params'), request ->> 'reason',
-        (request ->> 'ttl')::bigint, (decision ->> 'ttl')::bigint, decision ->> 'outcome',
-        decision ->> 'code', decision ->> 'explanation',
-        -- Most lists have one item at most, which is faster to take without a subquery.
-        CASE jsonb_array_length(decision -> 'policies') WHEN 0 THEN '{}' WHEN 1 THEN ARRAY[decision -> 'policies' ->> 0]
-            ELSE ARRAY(SELECT jsonb_array_elements_text(decision -> 'policies')) END,
-        CASE jsonb_array_length(decision -> 'clamps') WHEN 0 THEN '{}' WHEN 1 THEN ARRAY[decision -> 'clamps' -> 0 ->> 'bound']
-            ELSE ARRAY(SELECT c ->> 'bound' FROM jsonb_array_elements(decision -> 'clamps') AS c) END,
-        decision ->> 'catalogue', doc ->> 'status', time, (doc ->> 'expires')::timestamptz,
-        decision -> 'approval' ->> 'group', (decision -> 'approval' ->> 'quorum')::integer,
-        decision -> 'approval' ->> 'break_glass',
-        intent ->> 'kind', intent ->> 'audience', intent ->> 'key_id',
-        decode(intent ->> 'claims_digest', 'hex'), decode(request ->> 'digest', 'hex'),
-        request ->> 'idempotency_key', nullif(intent -> 'grant' ->> 'path', ''),
-        coalesce((intent -> 'grant' ->> 'leased')::boolean, false),
-        coalesce((intent -> 'grant' ->> 'static')::boolean, false),
-        coalesce((intent ->> 'one_shot')::boolean, false),
-        decision -> 'approval' ->> 'canonical', (doc -> 'approves' ->> 'request')::uuid, request ->> 'jkt',
-        (doc ->> 'parent')::uuid, (intent -> 'status_list' ->> 'id')::uuid,
-        (intent -> 'status_list' ->> 'index')::integer, doc -> 'on_behalf_of' ->> 'id',
-        CASE WHEN doc ? 'on_behalf_of' THEN ARRAY(SELECT jsonb_array_elements_text(doc -> 'on_behalf_of' -> 'groups')) END,
-        request - '{scope,params,ttl,reason,idempotency_key,jkt,digest}'::text[]
-    FROM (
-        SELECT *, doc -> 'subject' AS subject, doc -> 'request' AS request, doc -> 'decision' AS decision, doc -> 'intent' AS intent
-        FROM (
-            SELECT a.index, a.id, a.time, a.kind, convert_from(a.body, 'UTF8')::jsonb AS doc FROM added_entries AS a
-            WHERE a.kind IN ('request.denied', 'request.pending', 'issuance.intent') OFFSET 0
-        ) AS parsed
-        WHERE doc ->> 'kind' = kind AND doc ->> 'id' = id::text OFFSET 0
-    ) AS e;
-    GET DIAGNOSTICS begun = ROW_COUNT;
-    IF begun <> beginning THEN
-        RAISE EXCEPTION 'an entry differs from its body' USING ERRCODE = 'check_violation', CONSTRAINT = 'entries_body_agrees';
-    END IF;
-    RETURN NULL;
-END $$;
-
 CREATE FUNCTION brevet.bootstrap_ends_once() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'brevet', 'pg_temp'
@@ -324,9 +267,9 @@ CREATE TABLE brevet.issuances (
     context jsonb NOT NULL
 );
 
-CREATE FUNCTION brevet.broken_rule(i brevet.issuances) RETURNS text
+CREATE FUNCTION brevet.broken_rule(i brevet.issuances, beginning boolean) RETURNS text
     LANGUAGE sql IMMUTABLE
-    RETURN CASE WHEN (((i).trust_domain = ''::text) OR ((i).task = ''::text) OR ((i).scope = ''::text) OR ((i).catalogue = ''::text) OR ((i).decision_code = ''::text) OR ((i).approval_group = ''::text) OR ((i).audience = ''::text) OR ((i).key_id = ''::text) OR ((i).idempotency_key = ''::text) OR ((i).status_detail = ''::text) OR ((i).vault_path = ''::text) OR ((i).vault_accessor = ''::text) OR ((i).vault_lease = ''::text) OR ((i).credential_name = ''::text) OR ((i).actor = ''::text)) THEN 'issuances_texts'::text WHEN ((32 <> octet_length((i).request_digest)) OR (32 <> octet_length((i).claims_digest)) OR (32 <> octet_length((i).secret_digest))) THEN 'issuances_digests'::text WHEN (NOT starts_with((i).spiffe_id, (('spiffe://'::text || (i).trust_domain) || '/'::text))) THEN 'issuances_trust_domain'::text WHEN ((i).svid_kind <> ALL (ARRAY['x509-svid'::text, 'jwt-svid'::text])) THEN 'issuances_svid_kind'::text WHEN (((i).thumbprint <> ''::text) <> ((i).svid_kind = 'x509-svid'::text)) THEN 'issuances_thumbprint'::text WHEN (jsonb_typeof((i).params) <> 'object'::text) THEN 'issuances_params'::text WHEN ((((i).context ->> 'task'::text) IS DISTINCT FROM (i).task) OR (length(((i).context)::text) > 4096) OR jsonb_path_exists((i).context, '$.*?(@.type() != "string")'::jsonpath)) THEN 'issuances_context'::text WHEN (((i).ttl_asked < 0) OR ((i).ttl < CASE (i).decision WHEN 'deny'::text THEN 0 ELSE 1 END)) THEN 'issuances_ttl'::text WHEN (NOT CASE (i).decision WHEN 'deny'::text THEN ((i).expires_at IS NULL) ELSE COALESCE(((i).expires_at > (i)."time"), false) END) THEN 'issuances_expiry'::text WHEN ((i).credential_kind <> ALL (ARRAY['jwt'::text, 'vault-token'::text, 'database'::text, 'pki'::text, 'ssh'::text, 'kv'::text, 'vault'::text, 'github'::text, 'none'::text])) THEN 'issuances_credential_kind'::text WHEN (NOT CASE (i).decision WHEN 'deny'::text THEN (((i).status = 'denied'::text) AND (NOT (i).one_shot)) WHEN 'pending'::text THEN (((i).status = ANY (ARRAY['pending'::text, 'approved'::text, 'rejected'::text, 'withdrawn'::text, 'redeemed'::text])) AND (NOT (i).one_shot)) WHEN 'allow'::text THEN ((((i).status = ANY (ARRAY['intent'::text, 'issued'::text, 'failed'::text, 'unknown'::text, 'compensated'::text, 'revoking'::text, 'revoked'::text, 'released'::text, 'expired'::text])) OR (((i).status = 'used'::text) AND (i).one_shot)) AND ((NOT (i).one_shot) OR ((i).credential_kind = 'jwt'::text)) AND (((i).credential_kind <> 'none'::text) OR ((i).status = ANY (ARRAY['issued'::text, 'revoked'::text, 'released'::text])))) ELSE false END) THEN 'issuances_state'::text WHEN (((i).status_detail IS NOT NULL) <> ((i).status = ANY (ARRAY['failed'::text, 'unknown'::text, 'compensated'::text, 'revoking'::text, 'revoked'::text, 'released'::text]))) THEN 'issuances_detail'::text WHEN (((i).status = ANY (ARRAY['failed'::text, 'unknown'::text, 'compensated'::text])) AND ((i).idempotency_key IS NOT NULL)) THEN 'issuances_key_freed'::text WHEN (NOT CASE WHEN ((i).decision <> 'allow'::text) THEN ((num_nonnulls((i).credential_kind, (i).audience, (i).key_id, (i).claims_digest, (i).vault_path) = 0) AND (NOT (i).leased) AND (NOT (i).static)) WHEN ((i).credential_kind = 'jwt'::text) THEN ((num_nulls((i).audience, (i).key_id, (i).claims_digest) = 0) AND ((i).vault_path IS NULL) AND (NOT (i).leased) AND (NOT (i).static)) WHEN ((i).credential_kind = 'none'::text) THEN ((num_nonnulls((i).audience, (i).key_id, (i).claims_digest, (i).vault_path, (i).jkt) = 0) AND (NOT (i).leased) AND (NOT (i).static)) ELSE (((i).credential_kind IS NOT NULL) AND (num_nonnulls((i).audience, (i).key_id, (i).claims_digest) = 0) AND (((i).vault_path IS NULL) = ((i).credential_kind = 'vault-token'::text)) AND (NOT ((i).leased AND (i).static))) END) THEN 'issuances_intent'::text WHEN (NOT CASE WHEN (((i).decision <> 'allow'::text) OR ((i).credential_kind = ANY (ARRAY['jwt'::text, 'none'::text])) OR ((i).status = 'intent'::text)) THEN (num_nonnulls((i).vault_accessor, (i).vault_lease, (i).credential_name, (i).secret_digest) = 0) ELSE (((NOT (i).leased) OR ((i).status <> 'issued'::text) OR (num_nonnulls((i).vault_accessor, (i).vault_lease) > 0)) AND ((NOT (i).static) OR ((i).secret_digest IS NULL))) END) THEN 'issuances_minted'::text WHEN (NOT CASE WHEN ((i).status_list IS NULL) THEN ((i).status_index IS NULL) ELSE ((((i).credential_kind = 'jwt'::text) AND (((i).status_index >= 0) AND ((i).status_index <= 8191))) IS TRUE) END) THEN 'issuances_status_list'::text WHEN (NOT CASE WHEN ((i).parent IS NULL) THEN true WHEN ((i).decision = 'allow'::text) THEN (((i).credential_kind = 'jwt'::text) AND ((i).approves IS NULL) AND ((i).parent <> (i).id)) ELSE ((i).decision = 'deny'::text) END) THEN 'issuances_parent'::text WHEN (((i).approval_quorum < 1) OR (num_nulls((i).approval_group, (i).approval_quorum) <> CASE (i).decision WHEN 'pending'::text THEN 0 ELSE 2 END) OR (((i).break_glass IS NOT NULL) AND (NOT COALESCE((((i).break_glass = (((i).canonical)::jsonb ->> 'break_glass'::text)) AND ((i).break_glass <> ALL (ARRAY[''::text, (i).approval_group]))), false)))) THEN 'issuances_approval'::text WHEN (NOT CASE (i).decision WHEN 'pending'::text THEN (((i).votes >= 0) AND (((i).redemptions >= 0) AND ((i).redemptions <= 2)) AND ((i).approves IS NULL) AND (((i).status = 'redeemed'::text) = ((i).redemptions > 0)) AND (((i).redemptions > 0) = ((i).redeemed_by IS NOT NULL)) AND (((i).status <> ALL (ARRAY['approved'::text, 'redeemed'::text])) OR (((i).canonical IS NOT NULL) AND ((i).votes >= LEAST((i).approval_quorum, CASE WHEN ((i).break_glass IS NOT NULL) THEN 2 ELSE NULL::integer END))))) ELSE ((num_nonnulls((i).canonical, (i).redeemed_by, (i).remembered) = 0) AND ((i).votes = 0) AND ((i).redemptions = 0) AND (((i).approves IS NOT NULL) = (((i).decision = 'allow'::text) AND ((i).decision_code = ANY (ARRAY['approved'::text, 'break_glass'::text])))) AND (((i).decision_code <> 'break_glass'::text) OR (((i).ttl <= 1800) AND (((i).expires_at - (i)."time") <= '00:30:00'::interval)))) END) THEN 'issuances_votes'::text WHEN (((i).jkt IS NOT NULL) AND (NOT (((i).jkt ~ '^[A-Za-z0-9_-]{43}$'::text) AND (((i).canonical IS NULL) OR COALESCE(((((i).canonical)::jsonb ->> 'jkt'::text) = (i).jkt), false))))) THEN 'issuances_jkt'::text WHEN ((num_nulls((i).on_behalf_of, (i).on_behalf_groups) = 1) OR ((i).on_behalf_of !~~ '_%#_%'::text) OR ((COALESCE((i).canonical, ''::text) <> ''::text) AND ((((i).canonical)::jsonb ->> 'on_behalf_of'::text) IS DISTINCT FROM (i).on_behalf_of))) THEN 'issuances_on_behalf_of'::text ELSE NULL::text END;
+    RETURN CASE WHEN (((i).trust_domain = ''::text) OR ((i).task = ''::text) OR ((i).scope = ''::text) OR ((i).catalogue = ''::text) OR ((i).decision_code = ''::text) OR ((i).approval_group = ''::text) OR ((i).audience = ''::text) OR ((i).key_id = ''::text) OR ((i).idempotency_key = ''::text) OR ((i).status_detail = ''::text) OR ((i).vault_path = ''::text) OR ((i).vault_accessor = ''::text) OR ((i).vault_lease = ''::text) OR ((i).credential_name = ''::text) OR ((i).actor = ''::text)) THEN 'issuances_texts'::text WHEN ((32 <> octet_length((i).request_digest)) OR (32 <> octet_length((i).claims_digest)) OR (32 <> octet_length((i).secret_digest))) THEN 'issuances_digests'::text WHEN (NOT starts_with((i).spiffe_id, (('spiffe://'::text || (i).trust_domain) || '/'::text))) THEN 'issuances_trust_domain'::text WHEN ((i).svid_kind <> ALL (ARRAY['x509-svid'::text, 'jwt-svid'::text])) THEN 'issuances_svid_kind'::text WHEN (((i).thumbprint <> ''::text) <> ((i).svid_kind = 'x509-svid'::text)) THEN 'issuances_thumbprint'::text WHEN (jsonb_typeof((i).params) <> 'object'::text) THEN 'issuances_params'::text WHEN ((((i).context ->> 'task'::text) IS DISTINCT FROM (i).task) OR (length(((i).context)::text) > 4096) OR jsonb_path_exists((i).context, '$.*?(@.type() != "string")'::jsonpath)) THEN 'issuances_context'::text WHEN (((i).ttl_asked < 0) OR ((i).ttl < CASE (i).decision WHEN 'deny'::text THEN 0 ELSE 1 END)) THEN 'issuances_ttl'::text WHEN (NOT CASE (i).decision WHEN 'deny'::text THEN ((i).expires_at IS NULL) ELSE COALESCE(((i).expires_at > (i)."time"), false) END) THEN 'issuances_expiry'::text WHEN ((i).credential_kind <> ALL (ARRAY['jwt'::text, 'vault-token'::text, 'database'::text, 'pki'::text, 'ssh'::text, 'kv'::text, 'vault'::text, 'github'::text, 'none'::text])) THEN 'issuances_credential_kind'::text WHEN (NOT CASE (i).decision WHEN 'deny'::text THEN (((i).status = 'denied'::text) AND (NOT (i).one_shot)) WHEN 'pending'::text THEN (((i).status = ANY (ARRAY['pending'::text, 'approved'::text, 'rejected'::text, 'withdrawn'::text, 'redeemed'::text])) AND (NOT (i).one_shot)) WHEN 'allow'::text THEN ((((i).status = ANY (ARRAY['intent'::text, 'issued'::text, 'failed'::text, 'unknown'::text, 'compensated'::text, 'revoking'::text, 'revoked'::text, 'released'::text, 'expired'::text])) OR (((i).status = 'used'::text) AND (i).one_shot)) AND ((NOT (i).one_shot) OR ((i).credential_kind = 'jwt'::text)) AND (((i).credential_kind <> 'none'::text) OR ((i).status = ANY (ARRAY['issued'::text, 'revoked'::text, 'released'::text])))) ELSE false END) THEN 'issuances_state'::text WHEN (beginning AND (((i).status IS DISTINCT FROM CASE WHEN ((i).decision = 'deny'::text) THEN 'denied'::text WHEN ((i).decision = 'pending'::text) THEN 'pending'::text WHEN ((i).credential_kind = ANY (ARRAY['jwt'::text, 'none'::text])) THEN 'issued'::text ELSE 'intent'::text END) OR (num_nonnulls((i).status_detail, (i).actor, (i).redeemed_by, (i).remembered) > 0) OR (((i).votes + (i).redemptions) > 0))) THEN 'issuances_begin'::text WHEN (((i).status_detail IS NOT NULL) <> ((i).status = ANY (ARRAY['failed'::text, 'unknown'::text, 'compensated'::text, 'revoking'::text, 'revoked'::text, 'released'::text]))) THEN 'issuances_detail'::text WHEN (((i).status = ANY (ARRAY['failed'::text, 'unknown'::text, 'compensated'::text])) AND ((i).idempotency_key IS NOT NULL)) THEN 'issuances_key_freed'::text WHEN (NOT CASE WHEN ((i).decision <> 'allow'::text) THEN ((num_nonnulls((i).credential_kind, (i).audience, (i).key_id, (i).claims_digest, (i).vault_path) = 0) AND (NOT (i).leased) AND (NOT (i).static)) WHEN ((i).credential_kind = 'jwt'::text) THEN ((num_nulls((i).audience, (i).key_id, (i).claims_digest) = 0) AND ((i).vault_path IS NULL) AND (NOT (i).leased) AND (NOT (i).static)) WHEN ((i).credential_kind = 'none'::text) THEN ((num_nonnulls((i).audience, (i).key_id, (i).claims_digest, (i).vault_path, (i).jkt) = 0) AND (NOT (i).leased) AND (NOT (i).static)) ELSE (((i).credential_kind IS NOT NULL) AND (num_nonnulls((i).audience, (i).key_id, (i).claims_digest) = 0) AND (((i).vault_path IS NULL) = ((i).credential_kind = 'vault-token'::text)) AND (NOT ((i).leased AND (i).static))) END) THEN 'issuances_intent'::text WHEN (NOT CASE WHEN (((i).decision <> 'allow'::text) OR ((i).credential_kind = ANY (ARRAY['jwt'::text, 'none'::text])) OR ((i).status = 'intent'::text)) THEN (num_nonnulls((i).vault_accessor, (i).vault_lease, (i).credential_name, (i).secret_digest) = 0) ELSE (((NOT (i).leased) OR ((i).status <> 'issued'::text) OR (num_nonnulls((i).vault_accessor, (i).vault_lease) > 0)) AND ((NOT (i).static) OR ((i).secret_digest IS NULL))) END) THEN 'issuances_minted'::text WHEN (NOT CASE WHEN ((i).status_list IS NULL) THEN ((i).status_index IS NULL) ELSE ((((i).credential_kind = 'jwt'::text) AND (((i).status_index >= 0) AND ((i).status_index <= 8191))) IS TRUE) END) THEN 'issuances_status_list'::text WHEN (NOT CASE WHEN ((i).parent IS NULL) THEN true WHEN ((i).decision = 'allow'::text) THEN (((i).credential_kind = 'jwt'::text) AND ((i).approves IS NULL) AND ((i).parent <> (i).id)) ELSE ((i).decision = 'deny'::text) END) THEN 'issuances_parent'::text WHEN (((i).approval_quorum < 1) OR (num_nulls((i).approval_group, (i).approval_quorum) <> CASE (i).decision WHEN 'pending'::text THEN 0 ELSE 2 END) OR (((i).break_glass IS NOT NULL) AND (NOT COALESCE((((i).break_glass = (((i).canonical)::jsonb ->> 'break_glass'::text)) AND ((i).break_glass <> ALL (ARRAY[''::text, (i).approval_group]))), false)))) THEN 'issuances_approval'::text WHEN (NOT CASE (i).decision WHEN 'pending'::text THEN (((i).votes >= 0) AND (((i).redemptions >= 0) AND ((i).redemptions <= 2)) AND ((i).approves IS NULL) AND (((i).status = 'redeemed'::text) = ((i).redemptions > 0)) AND (((i).redemptions > 0) = ((i).redeemed_by IS NOT NULL)) AND (((i).status <> ALL (ARRAY['approved'::text, 'redeemed'::text])) OR (((i).canonical IS NOT NULL) AND ((i).votes >= LEAST((i).approval_quorum, CASE WHEN ((i).break_glass IS NOT NULL) THEN 2 ELSE NULL::integer END))))) ELSE ((num_nonnulls((i).canonical, (i).redeemed_by, (i).remembered) = 0) AND ((i).votes = 0) AND ((i).redemptions = 0) AND (((i).approves IS NOT NULL) = (((i).decision = 'allow'::text) AND ((i).decision_code = ANY (ARRAY['approved'::text, 'break_glass'::text])))) AND (((i).decision_code <> 'break_glass'::text) OR (((i).ttl <= 1800) AND (((i).expires_at - (i)."time") <= '00:30:00'::interval)))) END) THEN 'issuances_votes'::text WHEN (((i).jkt IS NOT NULL) AND (NOT (((i).jkt ~ '^[A-Za-z0-9_-]{43}$'::text) AND (((i).canonical IS NULL) OR COALESCE(((((i).canonical)::jsonb ->> 'jkt'::text) = (i).jkt), false))))) THEN 'issuances_jkt'::text WHEN ((num_nulls((i).on_behalf_of, (i).on_behalf_groups) = 1) OR ((i).on_behalf_of !~~ '_%#_%'::text) OR ((COALESCE((i).canonical, ''::text) <> ''::text) AND ((((i).canonical)::jsonb ->> 'on_behalf_of'::text) IS DISTINCT FROM (i).on_behalf_of))) THEN 'issuances_on_behalf_of'::text ELSE NULL::text END;
 
 CREATE FUNCTION brevet.catalogue_change_counts() RETURNS trigger
     LANGUAGE plpgsql
@@ -413,40 +356,6 @@ CREATE FUNCTION brevet.enough(asked uuid) RETURNS boolean
     SELECT approved_by(asked) IS NOT NULL
 $$;
 
-CREATE FUNCTION brevet.entries_reach_head() RETURNS trigger
-    LANGUAGE plpgsql
-    SET search_path TO 'brevet', 'pg_temp'
-    AS $$
-DECLARE
-    lowest  bigint;
-    highest bigint;
-    added   bigint;
-    pruned  bigint;
-BEGIN
-    SELECT min(index), max(index), count(*), count(*) FILTER (WHERE kind = 'ledger.pruned')
-    INTO lowest, highest, added, pruned FROM added_entries;
-    IF added = 0 THEN
-        RETURN NULL;
-    END IF;
-    IF highest <> (SELECT size FROM ledger_head) - 1 OR lowest <> highest - added + 1
-        OR lowest > 0 AND NOT EXISTS (SELECT FROM entries AS e WHERE e.index = lowest - 1) THEN
-        RAISE EXCEPTION 'entries % to % do not end at the head', lowest, highest USING ERRCODE = 'check_violation';
-    END IF;
-    IF EXISTS (
-        SELECT FROM added_entries AS a
-        WHERE (a.kind = 'issuance.intent' OR a.kind NOT LIKE 'issuance.%' AND a.kind NOT LIKE 'approval.%')
-            AND EXISTS (
-                SELECT FROM entries AS e
-                WHERE e.id = a.id AND e.index < a.index
-                    AND (e.kind = 'issuance.intent' OR e.kind NOT LIKE 'issuance.%' AND e.kind NOT LIKE 'approval.%'))) THEN
-        RAISE EXCEPTION 'what has begun does not begin again' USING ERRCODE = 'unique_violation';
-    END IF;
-    IF pruned > 0 AND NOT pg_has_role((SELECT c.relowner FROM pg_class AS c WHERE c.oid = TG_RELID), 'MEMBER') THEN
-        RAISE EXCEPTION 'nobody but the owner drops entries' USING ERRCODE = 'insufficient_privilege';
-    END IF;
-    RETURN NULL;
-END $$;
-
 CREATE FUNCTION brevet.entry_says_so() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'brevet', 'pg_temp'
@@ -491,6 +400,110 @@ BEGIN
         SELECT e.index, e.time INTO since, began FROM entries AS e WHERE e.index >= since ORDER BY e.index LIMIT 1;
         PERFORM add_partition(partition_size(head - coalesce(since, 0), clock_timestamp() - began, last.size));
     END LOOP;
+END $$;
+
+CREATE FUNCTION brevet.follow_entries() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'brevet', 'pg_temp'
+    AS $$
+DECLARE
+    lowest    bigint;
+    highest   bigint;
+    added     bigint;
+    beginning bigint;
+    pruned    bigint;
+    broken    text;
+    begun     bigint;
+BEGIN
+    SELECT min(a.index), max(a.index), count(*), count(*) FILTER (WHERE a.begins), count(*) FILTER (WHERE a.kind = 'ledger.pruned'),
+        min(CASE
+            WHEN a.kind NOT IN (
+                    'request.denied', 'request.pending', 'issuance.intent', 'call.refused', 'calls.recorded', 'issuance.issued',
+                    'issuance.failed', 'issuance.unknown', 'issuance.compensated', 'issuance.revoking', 'issuance.revoked',
+                    'issuance.released', 'issuance.expired', 'issuance.used', 'issuance.reported', 'task.end', 'quarantine.add',
+                    'quarantine.remove', 'credentials.revoke', 'approval.vote', 'approval.remembered', 'approval.withdrawn',
+                    'person.seen', 'passkey.registered', 'passkey.removed', 'catalogue.proposed', 'catalogue.applied',
+                    'catalogue.rejected', 'ledger.pruned')
+                THEN 'entries_kind'
+            WHEN octet_length(a.body) > 65536 THEN 'entries_size'
+            WHEN a.leaf_hash <> sha256('\x00'::bytea || a.body) THEN 'entries_leaf_hash'
+            WHEN NOT a.begins AND NOT convert_from(a.body, 'UTF8')::jsonb @> jsonb_build_object('kind', a.kind, 'id', a.id)
+                THEN 'entries_agree' -- what begins is checked below, so that PostgreSQL parses a body only once
+            END)
+    INTO lowest, highest, added, beginning, pruned, broken
+    FROM (SELECT *, kind IN ('request.denied', 'request.pending', 'issuance.intent') AS begins FROM added_entries) AS a;
+    IF added = 0 THEN
+        RETURN NULL;
+    END IF;
+    IF broken IS NOT NULL THEN
+        RAISE EXCEPTION 'an entry breaks the rule %', broken
+            USING ERRCODE = 'check_violation', CONSTRAINT = broken, TABLE = TG_TABLE_NAME, SCHEMA = TG_TABLE_SCHEMA;
+    END IF;
+    IF highest <> (SELECT size FROM ledger_head) - 1 OR lowest <> highest - added + 1
+        OR lowest > 0 AND NOT EXISTS (SELECT FROM entries AS e WHERE e.index = lowest - 1) THEN
+        RAISE EXCEPTION 'entries % to % do not end at the head', lowest, highest USING ERRCODE = 'check_violation';
+    END IF;
+    IF EXISTS (
+        SELECT FROM added_entries AS a
+        WHERE (a.kind = 'issuance.intent' OR a.kind NOT LIKE 'issuance.%' AND a.kind NOT LIKE 'approval.%')
+            AND EXISTS (
+                SELECT FROM entries AS e
+                WHERE e.id = a.id AND e.index < a.index
+                    AND (e.kind = 'issuance.intent' OR e.kind NOT LIKE 'issuance.%' AND e.kind NOT LIKE 'approval.%'))) THEN
+        RAISE EXCEPTION 'what has begun does not begin again' USING ERRCODE = 'unique_violation';
+    END IF;
+    -- In a function of the owner, only the session's user says who asks.
+    IF pruned > 0 AND NOT pg_has_role(session_user, (SELECT c.relowner FROM pg_class AS c WHERE c.oid = TG_RELID), 'MEMBER') THEN
+        RAISE EXCEPTION 'nobody but the owner drops entries' USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    IF beginning = 0 THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO issuances (
+        id, entry_index, time, trust_domain, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource,
+        params, reason, ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue,
+        status, status_time, expires_at, approval_group, approval_quorum, break_glass,
+        credential_kind, audience, key_id, claims_digest, request_digest, idempotency_key,
+        vault_path, leased, static, one_shot, canonical, approves, jkt, parent, status_list, status_index,
+        on_behalf_of, on_behalf_groups, context)
+    SELECT
+        id, index, time, subject ->> 'trust_domain', subject ->> 'spiffe_id', subject ->> 'svid', subject ->> 'thumbprint',
+        request ->> 'task', request ->> 'scope', decision ->> 'authority', decision ->> 'resource',
+        coalesce(decision -> 'params', request -> 'params'), request ->> 'reason',
+        (request ->> 'ttl')::bigint, (decision ->> 'ttl')::bigint, decision ->> 'outcome',
+        decision ->> 'code', decision ->> 'explanation',
+        -- Most lists have one item at most, which is faster to take without a subquery.
+        CASE jsonb_array_length(decision -> 'policies') WHEN 0 THEN '{}' WHEN 1 THEN ARRAY[decision -> 'policies' ->> 0]
+            ELSE ARRAY(SELECT jsonb_array_elements_text(decision -> 'policies')) END,
+        CASE jsonb_array_length(decision -> 'clamps') WHEN 0 THEN '{}' WHEN 1 THEN ARRAY[decision -> 'clamps' -> 0 ->> 'bound']
+            ELSE ARRAY(SELECT c ->> 'bound' FROM jsonb_array_elements(decision -> 'clamps') AS c) END,
+        decision ->> 'catalogue', doc ->> 'status', time, (doc ->> 'expires')::timestamptz,
+        decision -> 'approval' ->> 'group', (decision -> 'approval' ->> 'quorum')::integer,
+        decision -> 'approval' ->> 'break_glass',
+        intent ->> 'kind', intent ->> 'audience', intent ->> 'key_id',
+        decode(intent ->> 'claims_digest', 'hex'), decode(request ->> 'digest', 'hex'),
+        request ->> 'idempotency_key', nullif(intent -> 'grant' ->> 'path', ''),
+        coalesce((intent -> 'grant' ->> 'leased')::boolean, false),
+        coalesce((intent -> 'grant' ->> 'static')::boolean, false),
+        coalesce((intent ->> 'one_shot')::boolean, false),
+        decision -> 'approval' ->> 'canonical', (doc -> 'approves' ->> 'request')::uuid, request ->> 'jkt',
+        (doc ->> 'parent')::uuid, (intent -> 'status_list' ->> 'id')::uuid,
+        (intent -> 'status_list' ->> 'index')::integer, doc -> 'on_behalf_of' ->> 'id',
+        CASE WHEN doc ? 'on_behalf_of' THEN ARRAY(SELECT jsonb_array_elements_text(doc -> 'on_behalf_of' -> 'groups')) END,
+        request - '{scope,params,ttl,reason,idempotency_key,jkt,digest}'::text[]
+    FROM (
+        SELECT *, doc -> 'subject' AS subject, doc -> 'request' AS request, doc -> 'decision' AS decision, doc -> 'intent' AS intent
+        FROM (
+            SELECT a.index, a.id, a.time, a.kind, convert_from(a.body, 'UTF8')::jsonb AS doc FROM added_entries AS a
+            WHERE a.kind IN ('request.denied', 'request.pending', 'issuance.intent') OFFSET 0
+        ) AS parsed
+        WHERE doc ->> 'kind' = kind AND doc ->> 'id' = id::text OFFSET 0
+    ) AS e;
+    GET DIAGNOSTICS begun = ROW_COUNT;
+    IF begun <> beginning THEN
+        RAISE EXCEPTION 'an entry differs from its body' USING ERRCODE = 'check_violation', CONSTRAINT = 'entries_agree';
+    END IF;
+    RETURN NULL;
 END $$;
 
 CREATE FUNCTION brevet.forbid_change() RETURNS trigger
@@ -550,6 +563,9 @@ CREATE FUNCTION brevet.head_counts_entries() RETURNS trigger
     SET search_path TO 'brevet', 'pg_temp'
     AS $$
 BEGIN
+    IF NEW.size < OLD.size THEN
+        RAISE EXCEPTION 'the ledger has % entries and cannot shrink to %', OLD.size, NEW.size USING ERRCODE = 'check_violation';
+    END IF;
     IF NEW.size > 0 AND NOT EXISTS (SELECT FROM entries AS e WHERE e.index = NEW.size - 1)
         OR EXISTS (SELECT FROM entries AS e WHERE e.index = NEW.size) THEN
         RAISE EXCEPTION 'the head counts % entries, which is not how many there are', NEW.size
@@ -587,27 +603,11 @@ CREATE FUNCTION brevet.issuance_terms(trust_domain text, reason text, spiffe_id 
 '::text || trust_domain) || ':'::text)), ''::text)), '-1'::integer), ''::text), '
 '::text);
 
-CREATE FUNCTION brevet.issuances_have_entries() RETURNS trigger
-    LANGUAGE plpgsql
-    SET search_path TO 'brevet', 'pg_temp'
-    AS $$
-BEGIN
-    IF EXISTS (
-        SELECT a.entry_index, a.id FROM added_issuances AS a
-        EXCEPT
-        SELECT e.index, e.id FROM entries AS e
-        WHERE e.index >= (SELECT min(a.entry_index) FROM added_issuances AS a)
-            AND e.index <= (SELECT max(a.entry_index) FROM added_issuances AS a)) THEN
-        RAISE EXCEPTION 'no entry begins the request' USING ERRCODE = 'foreign_key_violation';
-    END IF;
-    RETURN NULL;
-END $$;
-
 CREATE FUNCTION brevet.keep_rules() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
         DECLARE
-            broken pg_catalog.text := brevet.broken_rule(ROW(NEW.id, NEW.entry_index, NEW."time", NEW.trust_domain, NEW.spiffe_id, NEW.svid_kind, NEW.thumbprint, NEW.task, NEW.scope, NEW.authority, NEW.resource, NEW.params, NEW.reason, NEW.ttl_asked, NEW.ttl, NEW.decision, NEW.decision_code, NEW.explanation, NEW.policies, NEW.clamps, NEW.catalogue, NEW.status, NEW.status_detail, NEW.status_time, NEW.expires_at, NEW.approval_group, NEW.approval_quorum, NEW.credential_kind, NEW.audience, NEW.key_id, NEW.claims_digest, NEW.request_digest, NEW.idempotency_key, NEW.vault_path, NEW.vault_accessor, NEW.vault_lease, NEW.credential_name, NEW.secret_digest, NEW.actor, NEW.leased, NEW.static, NEW.canonical, NEW.votes, NEW.redemptions, NEW.redeemed_by, NEW.approves, NEW.remembered, NEW.break_glass, NEW.jkt, NEW.one_shot, NEW.parent, NEW.status_list, NEW.status_index, NEW.on_behalf_of, NEW.on_behalf_groups, NEW.context)::brevet.issuances);
+            broken pg_catalog.text := brevet.broken_rule(ROW(NEW.id, NEW.entry_index, NEW."time", NEW.trust_domain, NEW.spiffe_id, NEW.svid_kind, NEW.thumbprint, NEW.task, NEW.scope, NEW.authority, NEW.resource, NEW.params, NEW.reason, NEW.ttl_asked, NEW.ttl, NEW.decision, NEW.decision_code, NEW.explanation, NEW.policies, NEW.clamps, NEW.catalogue, NEW.status, NEW.status_detail, NEW.status_time, NEW.expires_at, NEW.approval_group, NEW.approval_quorum, NEW.credential_kind, NEW.audience, NEW.key_id, NEW.claims_digest, NEW.request_digest, NEW.idempotency_key, NEW.vault_path, NEW.vault_accessor, NEW.vault_lease, NEW.credential_name, NEW.secret_digest, NEW.actor, NEW.leased, NEW.static, NEW.canonical, NEW.votes, NEW.redemptions, NEW.redeemed_by, NEW.approves, NEW.remembered, NEW.break_glass, NEW.jkt, NEW.one_shot, NEW.parent, NEW.status_list, NEW.status_index, NEW.on_behalf_of, NEW.on_behalf_groups, NEW.context)::brevet.issuances, TG_OP OPERATOR(pg_catalog.=) 'INSERT');
         BEGIN
             IF broken IS NOT NULL THEN
                 RAISE EXCEPTION 'an issuance breaks the rule %', broken
@@ -732,14 +732,6 @@ BEGIN
     RETURN NEW;
 END $$;
 
-CREATE FUNCTION brevet.only_grow() RETURNS trigger
-    LANGUAGE plpgsql
-    SET search_path TO 'brevet', 'pg_temp'
-    AS $$
-BEGIN
-    RAISE EXCEPTION 'the ledger has % entries and cannot shrink to %', OLD.size, NEW.size USING ERRCODE = 'check_violation';
-END $$;
-
 CREATE FUNCTION brevet.only_narrower() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'brevet', 'pg_temp'
@@ -853,14 +845,6 @@ BEGIN
                 SELECT FROM issuances AS p
                 WHERE p.id = i.redeemed_by AND (p.status IN ('failed', 'compensated')
                     OR p.leased AND p.status = 'revoked' AND p.status_detail = 'undelivered'))));
-END $$;
-
-CREATE FUNCTION brevet.refuse_beginning() RETURNS trigger
-    LANGUAGE plpgsql
-    SET search_path TO 'brevet', 'pg_temp'
-    AS $$
-BEGIN
-    RAISE EXCEPTION 'a request does not begin as %', NEW.status USING ERRCODE = 'check_violation';
 END $$;
 
 CREATE FUNCTION brevet.replica_reads_on() RETURNS trigger
@@ -985,12 +969,7 @@ CREATE TABLE brevet.entries (
     "time" timestamp with time zone NOT NULL,
     kind text NOT NULL COLLATE pg_catalog."C",
     body bytea NOT NULL,
-    leaf_hash bytea NOT NULL,
-    CONSTRAINT entries_body_agrees CHECK (((kind = ANY (ARRAY['request.denied'::text, 'request.pending'::text, 'issuance.intent'::text])) OR ((convert_from(body, 'UTF8'::name))::jsonb @> jsonb_build_object('kind', kind, 'id', id)))),
-    CONSTRAINT entries_body_check CHECK ((octet_length(body) <= 65536)),
-    CONSTRAINT entries_check CHECK ((leaf_hash = sha256(('\x00'::bytea || body)))),
-    CONSTRAINT entries_index_check CHECK ((index >= 0)),
-    CONSTRAINT entries_kind_check CHECK ((kind = ANY (ARRAY['request.denied'::text, 'request.pending'::text, 'issuance.intent'::text, 'call.refused'::text, 'calls.recorded'::text, 'issuance.issued'::text, 'issuance.failed'::text, 'issuance.unknown'::text, 'issuance.compensated'::text, 'issuance.revoking'::text, 'issuance.revoked'::text, 'issuance.released'::text, 'issuance.expired'::text, 'issuance.used'::text, 'issuance.reported'::text, 'task.end'::text, 'quarantine.add'::text, 'quarantine.remove'::text, 'credentials.revoke'::text, 'approval.vote'::text, 'approval.remembered'::text, 'approval.withdrawn'::text, 'person.seen'::text, 'passkey.registered'::text, 'passkey.removed'::text, 'catalogue.proposed'::text, 'catalogue.applied'::text, 'catalogue.rejected'::text, 'ledger.pruned'::text])))
+    leaf_hash bytea NOT NULL
 )
 PARTITION BY RANGE (index);
 
@@ -1240,12 +1219,7 @@ CREATE TABLE brevet.entries_0 (
     "time" timestamp with time zone NOT NULL,
     kind text NOT NULL COLLATE pg_catalog."C",
     body bytea NOT NULL,
-    leaf_hash bytea NOT NULL,
-    CONSTRAINT entries_body_agrees CHECK (((kind = ANY (ARRAY['request.denied'::text, 'request.pending'::text, 'issuance.intent'::text])) OR ((convert_from(body, 'UTF8'::name))::jsonb @> jsonb_build_object('kind', kind, 'id', id)))),
-    CONSTRAINT entries_body_check CHECK ((octet_length(body) <= 65536)),
-    CONSTRAINT entries_check CHECK ((leaf_hash = sha256(('\x00'::bytea || body)))),
-    CONSTRAINT entries_index_check CHECK ((index >= 0)),
-    CONSTRAINT entries_kind_check CHECK ((kind = ANY (ARRAY['request.denied'::text, 'request.pending'::text, 'issuance.intent'::text, 'call.refused'::text, 'calls.recorded'::text, 'issuance.issued'::text, 'issuance.failed'::text, 'issuance.unknown'::text, 'issuance.compensated'::text, 'issuance.revoking'::text, 'issuance.revoked'::text, 'issuance.released'::text, 'issuance.expired'::text, 'issuance.used'::text, 'issuance.reported'::text, 'task.end'::text, 'quarantine.add'::text, 'quarantine.remove'::text, 'credentials.revoke'::text, 'approval.vote'::text, 'approval.remembered'::text, 'approval.withdrawn'::text, 'person.seen'::text, 'passkey.registered'::text, 'passkey.removed'::text, 'catalogue.proposed'::text, 'catalogue.applied'::text, 'catalogue.rejected'::text, 'ledger.pruned'::text])))
+    leaf_hash bytea NOT NULL
 );
 
 CREATE VIEW brevet.entry_partitions AS
@@ -1275,9 +1249,7 @@ ALTER TABLE brevet.goose_db_version ALTER COLUMN id ADD GENERATED BY DEFAULT AS 
 
 CREATE TABLE brevet.ledger_head (
     only_row boolean DEFAULT true NOT NULL,
-    size bigint NOT NULL,
-    CONSTRAINT ledger_head_only_row_check CHECK (only_row),
-    CONSTRAINT ledger_head_size_check CHECK ((size >= 0))
+    size bigint NOT NULL
 )
 WITH (fillfactor='10');
 
@@ -1487,21 +1459,9 @@ CREATE INDEX catalogue_changes_proposed ON brevet.catalogue_changes USING btree 
 
 CREATE INDEX dpop_seen_until ON brevet.dpop_seen USING btree (until);
 
-CREATE INDEX entries_to_revoke ON ONLY brevet.entries USING btree (index) WHERE (kind = 'credentials.revoke'::text);
+CREATE INDEX entries_of_kind ON ONLY brevet.entries USING btree (kind, index) WHERE (kind = ANY (ARRAY['credentials.revoke'::text, 'task.end'::text, 'ledger.pruned'::text, 'passkey.removed'::text]));
 
-CREATE INDEX entries_0_index_idx ON brevet.entries_0 USING btree (index) WHERE (kind = 'credentials.revoke'::text);
-
-CREATE INDEX entries_of_tasks ON ONLY brevet.entries USING btree (index) WHERE (kind = 'task.end'::text);
-
-CREATE INDEX entries_0_index_idx1 ON brevet.entries_0 USING btree (index) WHERE (kind = 'task.end'::text);
-
-CREATE INDEX entries_of_prunes ON ONLY brevet.entries USING btree (index) WHERE (kind = 'ledger.pruned'::text);
-
-CREATE INDEX entries_0_index_idx2 ON brevet.entries_0 USING btree (index) WHERE (kind = 'ledger.pruned'::text);
-
-CREATE INDEX entries_of_removals ON ONLY brevet.entries USING btree (index) WHERE (kind = 'passkey.removed'::text);
-
-CREATE INDEX entries_0_index_idx3 ON brevet.entries_0 USING btree (index) WHERE (kind = 'passkey.removed'::text);
+CREATE INDEX entries_0_kind_index_idx ON brevet.entries_0 USING btree (kind, index) WHERE (kind = ANY (ARRAY['credentials.revoke'::text, 'task.end'::text, 'ledger.pruned'::text, 'passkey.removed'::text]));
 
 CREATE UNIQUE INDEX entries_0_one_beginning ON brevet.entries_0 USING btree (id) WHERE ((kind = 'issuance.intent'::text) OR ((kind !~~ 'issuance.%'::text) AND (kind !~~ 'approval.%'::text)));
 
@@ -1593,13 +1553,7 @@ CREATE INDEX webhook_notices_due ON brevet.webhook_notices USING btree (webhook,
 
 ALTER INDEX brevet.entries_of_record ATTACH PARTITION brevet.entries_0_id_index_key;
 
-ALTER INDEX brevet.entries_to_revoke ATTACH PARTITION brevet.entries_0_index_idx;
-
-ALTER INDEX brevet.entries_of_tasks ATTACH PARTITION brevet.entries_0_index_idx1;
-
-ALTER INDEX brevet.entries_of_prunes ATTACH PARTITION brevet.entries_0_index_idx2;
-
-ALTER INDEX brevet.entries_of_removals ATTACH PARTITION brevet.entries_0_index_idx3;
+ALTER INDEX brevet.entries_of_kind ATTACH PARTITION brevet.entries_0_kind_index_idx;
 
 ALTER INDEX brevet.entries_pkey ATTACH PARTITION brevet.entries_0_pkey;
 
@@ -1635,25 +1589,13 @@ CREATE TRIGGER entries_0_append_only BEFORE INSERT OR DELETE OR UPDATE OR TRUNCA
 
 CREATE TRIGGER entries_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON brevet.entries FOR EACH STATEMENT EXECUTE FUNCTION brevet.forbid_change();
 
-CREATE TRIGGER entries_begin_requests AFTER INSERT ON brevet.entries REFERENCING NEW TABLE AS added_entries FOR EACH STATEMENT EXECUTE FUNCTION brevet.begin_requests();
-
-CREATE TRIGGER entries_reach_head AFTER INSERT ON brevet.entries REFERENCING NEW TABLE AS added_entries FOR EACH STATEMENT EXECUTE FUNCTION brevet.entries_reach_head();
+CREATE TRIGGER entries_follow AFTER INSERT ON brevet.entries REFERENCING NEW TABLE AS added_entries FOR EACH STATEMENT EXECUTE FUNCTION brevet.follow_entries();
 
 CREATE TRIGGER head_counts_entries AFTER UPDATE ON brevet.ledger_head FOR EACH ROW EXECUTE FUNCTION brevet.head_counts_entries();
 
 CREATE TRIGGER issuances_approval_is_used AFTER INSERT ON brevet.issuances FOR EACH ROW WHEN ((new.approves IS NOT NULL)) EXECUTE FUNCTION brevet.approval_is_used();
 
 CREATE TRIGGER issuances_are_kept BEFORE DELETE OR TRUNCATE ON brevet.issuances FOR EACH STATEMENT EXECUTE FUNCTION brevet.only_pruned();
-
-CREATE TRIGGER issuances_begin BEFORE INSERT ON brevet.issuances FOR EACH ROW WHEN (((new.status IS DISTINCT FROM
-        CASE
-            WHEN (new.decision = 'deny'::text) THEN 'denied'::text
-            WHEN (new.decision = 'pending'::text) THEN 'pending'::text
-            WHEN (new.credential_kind = ANY (ARRAY['jwt'::text, 'none'::text])) THEN 'issued'::text
-            ELSE 'intent'::text
-        END) OR (num_nonnulls(new.status_detail, new.actor, new.redeemed_by, new.remembered) > 0) OR ((new.votes + new.redemptions) > 0))) EXECUTE FUNCTION brevet.refuse_beginning();
-
-CREATE TRIGGER issuances_have_entries AFTER INSERT ON brevet.issuances REFERENCING NEW TABLE AS added_issuances FOR EACH STATEMENT EXECUTE FUNCTION brevet.issuances_have_entries();
 
 CREATE TRIGGER issuances_keep_rules BEFORE INSERT OR UPDATE ON brevet.issuances FOR EACH ROW EXECUTE FUNCTION brevet.keep_rules();
 
@@ -1664,8 +1606,6 @@ CREATE TRIGGER issuances_only_narrower AFTER INSERT ON brevet.issuances FOR EACH
 CREATE TRIGGER issuances_people_said_so AFTER UPDATE ON brevet.issuances FOR EACH ROW WHEN ((new.decision = 'pending'::text)) EXECUTE FUNCTION brevet.people_said_so();
 
 CREATE TRIGGER ledger_head_is_kept BEFORE INSERT OR DELETE OR TRUNCATE ON brevet.ledger_head FOR EACH STATEMENT EXECUTE FUNCTION brevet.forbid_change();
-
-CREATE TRIGGER ledger_head_only_grows BEFORE UPDATE ON brevet.ledger_head FOR EACH ROW WHEN ((new.size < old.size)) EXECUTE FUNCTION brevet.only_grow();
 
 CREATE TRIGGER passkeys_are_kept BEFORE DELETE OR TRUNCATE ON brevet.passkeys FOR EACH STATEMENT EXECUTE FUNCTION brevet.forbid_change();
 
@@ -1768,7 +1708,7 @@ GRANT ALL ON FUNCTION brevet.admit(subjects text[], keys text[], tasks text[], s
 REVOKE ALL ON FUNCTION brevet.approved_by(asked uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION brevet.approved_by(asked uuid) TO brevet_broker;
 
-GRANT SELECT,INSERT ON TABLE brevet.issuances TO brevet_broker;
+GRANT SELECT ON TABLE brevet.issuances TO brevet_broker;
 GRANT SELECT ON TABLE brevet.issuances TO brevet_auditor;
 
 GRANT UPDATE(status) ON TABLE brevet.issuances TO brevet_broker;
@@ -1797,8 +1737,8 @@ GRANT UPDATE(redeemed_by) ON TABLE brevet.issuances TO brevet_broker;
 
 GRANT UPDATE(remembered) ON TABLE brevet.issuances TO brevet_broker;
 
-REVOKE ALL ON FUNCTION brevet.broken_rule(i brevet.issuances) FROM PUBLIC;
-GRANT ALL ON FUNCTION brevet.broken_rule(i brevet.issuances) TO brevet_broker;
+REVOKE ALL ON FUNCTION brevet.broken_rule(i brevet.issuances, beginning boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION brevet.broken_rule(i brevet.issuances, beginning boolean) TO brevet_broker;
 
 REVOKE ALL ON FUNCTION brevet.catalogue_digest(names text[], contents bytea[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION brevet.catalogue_digest(names text[], contents bytea[]) TO brevet_broker;

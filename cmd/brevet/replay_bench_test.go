@@ -105,13 +105,13 @@ func benchLost() int {
 }
 
 // recordInBulk records decisions of the last six days. Each is an entry and a row, as the ledger writes them, with every
-// constraint and trigger in force but the one that takes the row from the entry: these entries say only what a replay reads. Request n is by a sandbox of team n mod 199. One in ten is for another team's
+// constraint and trigger in force but the one that follows entries: these entries say only what a replay reads. Request n is by a sandbox of team n mod 199. One in ten is for another team's
 // repository, and denied.
 func recordInBulk(b *testing.B, db *testkit.DB, repos int) {
 	b.Helper()
 	const batch = 50_000
 	conn := testkit.Connect(b, db.AdminURL)
-	for _, sql := range []string{`SELECT add_partition(1 << 22)`, `ALTER TABLE entries DISABLE TRIGGER entries_begin_requests`} {
+	for _, sql := range []string{`SELECT add_partition(1 << 22)`, `ALTER TABLE entries DISABLE TRIGGER entries_follow`} {
 		if _, err := conn.Exec(b.Context(), sql); err != nil {
 			b.Fatalf("preparing the ledger: %v", err)
 		}

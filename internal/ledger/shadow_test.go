@@ -29,7 +29,7 @@ func TestShadowingObjectsAreIgnored(t *testing.T) {
 	defer exec(t, admin, `DROP SCHEMA `+own+` CASCADE`)
 	exec(t, conn, `SET search_path = `+own+`, `+schema)
 	exec(t, conn, `CREATE FUNCTION may_move(text, text, text, boolean, boolean) RETURNS boolean LANGUAGE sql AS 'SELECT true'`)
-	exec(t, conn, `CREATE FUNCTION broken_rule(`+schema+`.issuances) RETURNS text LANGUAGE sql AS 'SELECT NULL'`)
+	exec(t, conn, `CREATE FUNCTION broken_rule(`+schema+`.issuances, boolean) RETURNS text LANGUAGE sql AS 'SELECT NULL'`)
 	exec(t, conn, `CREATE TEMP TABLE ledger_head AS SELECT 78 AS size`)
 	exec(t, conn, `CREATE TEMP TABLE entries AS SELECT 76::bigint AS index`)
 	exec(t, conn, `CREATE TEMP TABLE quarantines AS SELECT * FROM `+schema+`.quarantines`)
@@ -37,11 +37,20 @@ func TestShadowingObjectsAreIgnored(t *testing.T) {
 	if got := refusedBy(t, conn, moveSQL, rec.ID, "released"); got != violation {
 		t.Errorf("a move that there is not: got %q, want %q", got, violation)
 	}
-	if got := refusedBy(t, conn, `
-		INSERT INTO `+schema+`.issuances SELECT (jsonb_populate_record(i,
-			jsonb_build_object('id', gen_random_uuid(), 'entry_index', 76, 'ttl', 0))).*
-		FROM `+schema+`.issuances AS i WHERE id = $1`, issued.ID); got != violation {
-		t.Errorf("an issuance that breaks a rule: got %q, want %q", got, violation)
+	for ttl, want := range map[int]string{60: "", 0: violation} {
+		got := refusedBy(t, conn, `
+			WITH head AS (
+				UPDATE `+schema+`.ledger_head SET size = size + 1 RETURNING size - 1 AS index
+			), made AS (
+				SELECT e.time, n.id, convert_to((convert_from(e.body, 'UTF8')::jsonb || jsonb_build_object('id', n.id)
+					|| jsonb_build_object('decision', convert_from(e.body, 'UTF8')::jsonb -> 'decision' || jsonb_build_object('ttl', $2::int)))::text, 'UTF8') AS body
+				FROM `+schema+`.entries AS e, gen_random_uuid() AS n (id) WHERE e.id = $1
+			)
+			INSERT INTO `+schema+`.entries (index, id, time, kind, body, leaf_hash)
+			SELECT head.index, made.id, made.time, 'issuance.intent', made.body, sha256('\x00'::bytea || made.body) FROM head, made`, issued.ID, ttl)
+		if got != want {
+			t.Errorf("an issuance for %d seconds: got %q, want %q", ttl, got, want)
+		}
 	}
 	id := uuid.Must(uuid.NewV7()).String()
 	body := fmt.Appendf(nil, `{"id":%q,"kind":"call.refused"}`, id)
