@@ -240,12 +240,15 @@ func (l *Ledger) commit(ctx context.Context, batch []*job) ([]answer, error) {
 		return same(batch, postgres.Unavailable("connecting", err)), nil // nothing was sent
 	}
 	defer conn.Release()
-	statement, args := appending, arguments(batch)
-	if batch[0].entry.command {
-		statement, args = announcing, contents(batch)
+	var got []appended
+	switch {
+	case batch[0].entry.command:
+		got, err = announcing.run(ctx, conn, contents(batch))
+	case plain(batch):
+		got, err = admitting.runPlain(ctx, conn, arguments(batch))
+	default:
+		got, err = appending.run(ctx, conn, arguments(batch))
 	}
-	rows, err := conn.Query(ctx, statement.sql, statement.arguments(args)...)
-	got, err := postgres.Collect(rows, err, pgx.RowToStructByNameLax[appended])
 	if warned := postgres.Warned(conn.Conn()); err == nil && warned != nil {
 		err = errors.Join(warned, conn.Conn().Close(ctx))
 	}
@@ -272,6 +275,14 @@ func (l *Ledger) commit(ctx context.Context, batch []*job) ([]answer, error) {
 		answerRepeats(ctx, conn, batch, repeats, answers)
 	}
 	return answers, nil
+}
+
+// admitted is what admitSQL answers: the index of the first entry, and what admit said about each item.
+type admitted struct {
+	Base     int64
+	Verdicts []*string
+	Reached  []*int64
+	Waits    []*int64
 }
 
 type appended struct {
@@ -386,6 +397,31 @@ func (l *Ledger) prove(ctx context.Context, batch []*job) (leaves []tlog.Hash, e
 	return leaves, err
 }
 
+// plain reports whether admit alone decides about a batch: each entry begins what neither waits for people nor uses an approval.
+func plain(batch []*job) bool {
+	return !slices.ContainsFunc(batch, func(j *job) bool {
+		return j.entry.approves.Valid || !slices.Contains([]string{kindIntent, kindDenied, kindRefused}, j.entry.kind)
+	})
+}
+
+// admitSQL appends a plain batch, as appendSQL would. PostgreSQL starts it in a third of the time, and it answers in one row.
+const admitSQL = `
+WITH locked AS MATERIALIZED (
+	SELECT *, array_positions(verdicts, NULL) AS admitted
+	FROM admit(@subjects::text[], @keys::text[], @tasks::text[], @scopes::text[], @ends::timestamptz[],
+		@catalogues::text[], @limit_items::bigint[], @limit_keys::text[], @emissions::bigint[], @bursts::bigint[], @alive_per::text[],
+		@parents::uuid[], @ended::uuid[])
+), head AS (
+	UPDATE ledger_head SET size = size + (SELECT cardinality(admitted) FROM locked)
+	RETURNING size - (SELECT cardinality(admitted) FROM locked) AS base
+), entry AS (
+	INSERT INTO entries (index, id, time, kind, body, leaf_hash)
+	SELECT head.base + place - 1, (@ids::uuid[])[n], (@times::timestamptz[])[n], (@kinds::text[])[n], (@bodies::bytea[])[n],
+		(@leaves::bytea[])[n]
+	FROM head, locked, unnest(locked.admitted) WITH ORDINALITY AS a (n, place)
+)
+SELECT head.base, locked.verdicts, locked.reached, locked.waits FROM head, locked`
+
 // appendSQL appends a batch of records. It derives what an outcome changes from the entry's body. A trigger of the database does the
 // same for what begins, and other triggers check the rest. Bodies are read from their argument only where they are used: each step would
 // copy them otherwise.
@@ -453,7 +489,11 @@ type numbered struct {
 	names []string // of the arguments, in their order
 }
 
-var appending, announcing = number(appendSQL, arguments(nil)), number(announceSQL, contents(nil))
+var (
+	admitting  = number(admitSQL, arguments(nil))
+	appending  = number(appendSQL, arguments(nil))
+	announcing = number(announceSQL, contents(nil))
+)
 
 func number(sql string, args pgx.NamedArgs) numbered {
 	for name := range args {
@@ -468,6 +508,34 @@ func number(sql string, args pgx.NamedArgs) numbered {
 		s.names = append(s.names, name.(string))
 	}
 	return s
+}
+
+func (s numbered) run(ctx context.Context, conn *pgxpool.Conn, args pgx.NamedArgs) ([]appended, error) {
+	rows, err := conn.Query(ctx, s.sql, s.arguments(args)...)
+	return postgres.Collect(rows, err, pgx.RowToStructByNameLax[appended])
+}
+
+// runPlain runs a statement that answers for the whole batch in one row.
+func (s numbered) runPlain(ctx context.Context, conn *pgxpool.Conn, args pgx.NamedArgs) ([]appended, error) {
+	rows, err := conn.Query(ctx, s.sql, s.arguments(args)...)
+	all, err := postgres.CollectOne(rows, err, pgx.RowToStructByName[admitted])
+	if err != nil {
+		return nil, err
+	}
+	each := make([]appended, len(all.Verdicts))
+	if len(all.Reached) != len(each) || len(all.Waits) != len(each) {
+		return nil, fmt.Errorf("postgres answered %d verdicts, %d limits and %d times", len(each), len(all.Reached), len(all.Waits))
+	}
+	next := all.Base
+	for i, verdict := range all.Verdicts {
+		each[i] = appended{Verdict: verdict, Reached: all.Reached[i], Wait: all.Waits[i]}
+		if verdict == nil {
+			index := next
+			each[i].Index = &index
+			next++
+		}
+	}
+	return each, nil
 }
 
 func (s numbered) arguments(named pgx.NamedArgs) []any {
