@@ -86,11 +86,7 @@ func (p *tape) List(context.Context, broker.Query, broker.Reach) (broker.Page, e
 	return broker.Page{}, nil
 }
 
-func (p *tape) Key() (broker.Key, error) {
-	return broker.Key{ID: "kid-1", Algorithm: "ES256", Version: 1}, nil
-}
-
-func (p *tape) KeyFor(algorithm string) (broker.Key, error) {
+func (p *tape) Key(algorithm string) (broker.Key, error) {
 	return broker.Key{ID: "kid-" + algorithm, Algorithm: algorithm, Version: 1}, nil
 }
 

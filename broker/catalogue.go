@@ -291,7 +291,18 @@ func (b *Broker) reload(ctx context.Context, used string) error {
 	}
 	b.inForce.loaded.Store(catalogue)
 	b.cfg.Log.InfoContext(ctx, "catalogue loaded", "digest", head.Digest, "version", head.Version, "scopes", len(catalogue.Scopes()))
+	b.checkKeys(ctx, catalogue)
 	return nil
+}
+
+// checkKeys warns about each algorithm of the catalogue with which no key signs now. Until there is one, requests for the scopes with
+// this algorithm fail, and all others work.
+func (b *Broker) checkKeys(ctx context.Context, catalogue *scopes.Catalogue) {
+	for _, algorithm := range catalogue.Algorithms() {
+		if _, err := b.cfg.Minter.Key(algorithm); err != nil {
+			b.cfg.Log.WarnContext(ctx, "no key signs the tokens of some scopes", "algorithm", algorithm, "error", err)
+		}
+	}
 }
 
 // loadKept loads a catalogue from the store.
@@ -323,6 +334,7 @@ func keptFiles(ctx context.Context, store Catalogues, digest string) ([]scopes.F
 // FollowCatalogue keeps this replica on the catalogue in force until ctx ends, and returns the error of ctx. Requests do not
 // depend on it: without it, the first request after a change is decided twice.
 func (b *Broker) FollowCatalogue(ctx context.Context) error {
+	b.checkKeys(ctx, b.catalogue())
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
 	for failing := false; ; {

@@ -134,7 +134,7 @@ func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, no
 	case credential.Federated():
 		return b.prepareFederated(rec, d)
 	}
-	key, err := b.cfg.Minter.Key()
+	key, err := b.cfg.Minter.Key(credential.Algorithm)
 	if err != nil {
 		return Record{}, Key{}, fmt.Errorf("choosing a signing key: %w", err)
 	}
@@ -179,7 +179,7 @@ func (b *Broker) prepare(who attest.Identity, req Request, d scopes.Decision, no
 // prepareFederated adds the intent of a token for another system. Its jti is the id of the record, so no two tokens share one.
 func (b *Broker) prepareFederated(rec Record, d scopes.Decision) (Record, Key, error) {
 	credential := d.Scope.Credential
-	key, err := b.cfg.Minter.KeyFor(credential.Federation.Algorithm)
+	key, err := b.cfg.Minter.Key(credential.Federation.Algorithm)
 	if err != nil {
 		return Record{}, Key{}, fmt.Errorf("choosing a signing key: %w", err)
 	}

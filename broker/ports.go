@@ -229,11 +229,9 @@ type Election interface {
 
 // Minter makes credentials through Vault, and ends them there.
 type Minter interface {
-	// Key returns the key that signs the next JWT. It reads from memory and returns ErrVaultUnavailable if no key is known.
-	Key() (Key, error)
-	// KeyFor returns the key that signs the next token for another system with a JWS algorithm. If Vault has no key for that
-	// algorithm, it returns ErrVaultRefused. Other errors are as for Key.
-	KeyFor(algorithm string) (Key, error)
+	// Key returns the key that signs the next JWT with a JWS algorithm. It reads from memory. If Vault has no key for that algorithm, it
+	// returns ErrVaultRefused. If it is not known whether a key may sign now, it returns ErrVaultUnavailable.
+	Key(algorithm string) (Key, error)
 	// Mint redeems the order and returns exactly the credential that its intent names. It asks Vault at most once.
 	//
 	// Errors are ErrVaultUnavailable, ErrVaultRefused, ErrMintMismatch and ErrOrderSpent. After an error, the caller must not
@@ -261,7 +259,7 @@ type Signer interface {
 // UnrenewedLife is how long a dynamic credential lives in Vault if it is not renewed.
 const UnrenewedLife = 30 * time.Second
 
-// Key names one version of the signing key.
+// Key names one version of a signing key.
 type Key struct {
 	ID        string // RFC 7638 thumbprint
 	Algorithm string // JWS algorithm: "ES256", "EdDSA" or "RS256"

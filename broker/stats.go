@@ -248,7 +248,7 @@ type VaultStatus struct {
 	Worked    time.Time     // when Vault last did what the broker asked for
 }
 
-// SigningKey is one version of the signing key.
+// SigningKey is one version of a signing key.
 type SigningKey struct {
 	Key
 	Created time.Time

@@ -16,6 +16,7 @@ import (
 
 	"github.com/brevet-dev/brevet/internal/ratelimit"
 	"github.com/brevet-dev/brevet/internal/token"
+	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/uuid"
 )
 
@@ -225,7 +226,8 @@ func (b *Broker) signList(ctx context.Context, id string, ended []int, now time.
 	if err != nil {
 		return "", err
 	}
-	key, err := b.cfg.Minter.Key()
+	// A list is for tokens of many scopes, so it has the default algorithm, whatever their algorithms are.
+	key, err := b.cfg.Minter.Key(scopes.AlgorithmES256)
 	if err != nil {
 		return "", err
 	}

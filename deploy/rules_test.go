@@ -163,7 +163,7 @@ func words(s types.ServiceConfig) []string {
 // namesFile reports whether a flag names a file, or a key by its name, and does not hold the secret itself.
 func namesFile(flag string) bool {
 	name, _, _ := strings.Cut(flag, "=")
-	return strings.HasSuffix(name, "-file") || name == "--signing-key" || name == "--key-type"
+	return strings.HasSuffix(name, "-file") || name == "--signing-key"
 }
 
 func inText(where, text string) (found []string) {

@@ -1536,7 +1536,7 @@ type OpenIDConfiguration struct {
 	// ClaimsSupported The claims of tokens for other systems.
 	ClaimsSupported []string `json:"claims_supported"`
 
-	// IDTokenSigningAlgValuesSupported The algorithms of the published keys.
+	// IDTokenSigningAlgValuesSupported The algorithms of the published keys that sign tokens for other systems.
 	IDTokenSigningAlgValuesSupported []string `json:"id_token_signing_alg_values_supported"`
 	Issuer                           string   `json:"issuer"`
 	JwksURI                          string   `json:"jwks_uri"`

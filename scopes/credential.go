@@ -38,7 +38,7 @@ type credentialKind struct {
 // credentialKinds returns the kinds in the order in which messages list them.
 func credentialKinds() []credentialKind {
 	return []credentialKind{
-		{KindJWT, []string{"audience"}, []string{"bind", "uses", "status_list", "federation"}, "{kind: jwt, audience: https://gateway.example}", (*credentialReader).jwt},
+		{KindJWT, []string{"audience"}, []string{"algorithm", "bind", "uses", "status_list", "federation"}, "{kind: jwt, audience: https://gateway.example}", (*credentialReader).jwt},
 		{
 			KindVaultToken,
 			[]string{"policy"},
@@ -148,7 +148,9 @@ func (c *credentialReader) jwt() {
 	c.out.StatusList = c.flag(c.fields["status_list"], "credential.status_list")
 	if c.fields["federation"] != nil {
 		c.federation(c.fields["federation"])
+		return
 	}
+	c.out.Algorithm = c.oneOf(c.fields["algorithm"], "credential.algorithm", AlgorithmES256, AlgorithmEdDSA)
 }
 
 const federationExample = "{subject: 'repo:{repo}:task', algorithm: RS256}"
@@ -164,6 +166,9 @@ func (c *credentialReader) federation(n *yaml.Node) {
 		if c.fields[key] != nil {
 			c.at(c.fields[key], "credential.%s cannot be used with federation: the other system does not check it", key)
 		}
+	}
+	if c.fields["algorithm"] != nil {
+		c.at(c.fields["algorithm"], "credential.algorithm cannot be used with federation: set credential.federation.algorithm")
 	}
 	if fields["subject"] == nil {
 		c.at(n, "credential.federation needs a subject, such as %s", federationExample)

@@ -1,6 +1,7 @@
 package scopes_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,22 +18,22 @@ func TestCredentialsAreRead(t *testing.T) {
 	}{
 		{
 			"{kind: jwt, audience: 'urn:a:b', bind: dpop}",
-			scopes.Credential{Kind: scopes.KindJWT, Audience: "urn:a:b", Bind: scopes.BindDPoP},
+			scopes.Credential{Kind: scopes.KindJWT, Audience: "urn:a:b", Bind: scopes.BindDPoP, Algorithm: scopes.AlgorithmES256},
 			"jwt urn:a:b",
 		},
 		{
-			"{kind: jwt, audience: 'urn:a:b', bind: mtls}",
-			scopes.Credential{Kind: scopes.KindJWT, Audience: "urn:a:b", Bind: scopes.BindMTLS},
+			"{kind: jwt, audience: 'urn:a:b', bind: mtls, algorithm: ES256}",
+			scopes.Credential{Kind: scopes.KindJWT, Audience: "urn:a:b", Bind: scopes.BindMTLS, Algorithm: scopes.AlgorithmES256},
 			"jwt urn:a:b",
 		},
 		{
 			"{kind: jwt, audience: 'urn:a:b', uses: 1}",
-			scopes.Credential{Kind: scopes.KindJWT, Audience: "urn:a:b", Bind: scopes.BindNone, OneShot: true},
+			scopes.Credential{Kind: scopes.KindJWT, Audience: "urn:a:b", Bind: scopes.BindNone, OneShot: true, Algorithm: scopes.AlgorithmES256},
 			"jwt urn:a:b",
 		},
 		{
-			"{kind: jwt, audience: 'urn:a:b', status_list: true}",
-			scopes.Credential{Kind: scopes.KindJWT, Audience: "urn:a:b", Bind: scopes.BindNone, StatusList: true},
+			"{kind: jwt, audience: 'urn:a:b', status_list: true, algorithm: EdDSA}",
+			scopes.Credential{Kind: scopes.KindJWT, Audience: "urn:a:b", Bind: scopes.BindNone, StatusList: true, Algorithm: scopes.AlgorithmEdDSA},
 			"jwt urn:a:b",
 		},
 		{
@@ -129,6 +130,28 @@ const (
 	capability   = " is not allowed; choose create, read, update, patch, delete or list"
 )
 
+// The algorithms are those for which Vault needs a key.
+func TestCatalogueNamesItsAlgorithms(t *testing.T) {
+	for credential, want := range map[string][]string{
+		"{kind: jwt, audience: 'urn:a:b'}":                                         {"ES256"},
+		"{kind: jwt, audience: 'urn:a:b', algorithm: EdDSA}":                       {"EdDSA"},
+		"{kind: jwt, audience: sts.amazonaws.com, federation: {subject: 'a:b'}}":   {"RS256"},
+		"{kind: jwt, audience: a, federation: {subject: 'a:b', algorithm: ES256}}": {"ES256"},
+		"{kind: kv, path: 'secret/data/a'}":                                        nil,
+	} {
+		c, err := scopes.Load(oneScope(credential))
+		if err != nil {
+			t.Fatalf("%s: %v", credential, err)
+		}
+		if got := c.Algorithms(); !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", credential, got, want)
+		}
+	}
+	if got := world(t).Algorithms(); !slices.Equal(got, []string{"ES256"}) {
+		t.Errorf("several scopes: got %v, want each algorithm once", got)
+	}
+}
+
 func TestLoadRefusesCredentials(t *testing.T) {
 	tests := []struct{ text, want string }{
 		{"7", "credential must be a mapping (key: value)"},
@@ -136,7 +159,14 @@ func TestLoadRefusesCredentials(t *testing.T) {
 		{"{kind: 7}", "credential.kind must be text; put it in quotes"},
 		{"{kind: vault_token}", `credential.kind "vault_token" is unknown; choose jwt, vault-token, database, pki, ssh, kv, vault, github or none`},
 		// Each kind has its own keys.
-		{"{kind: jwt, audience: 'urn:a:b', within_svid: true}", `credential of kind jwt: unknown key "within_svid"; the keys are kind, audience, bind, uses, status_list, federation`},
+		{"{kind: jwt, audience: 'urn:a:b', within_svid: true}", `credential of kind jwt: unknown key "within_svid"; the keys are kind, audience, algorithm, bind, uses, status_list, federation`},
+		{"{kind: jwt, audience: 'urn:a:b', algorithm: RS256}", `credential.algorithm "RS256" is unknown; choose ES256 or EdDSA`},
+		{"{kind: jwt, audience: 'urn:a:b', algorithm: Ed25519}", `credential.algorithm "Ed25519" is unknown; choose ES256 or EdDSA`},
+		{"{kind: jwt, audience: 'urn:a:b', algorithm: eddsa}", `credential.algorithm "eddsa" is unknown; choose ES256 or EdDSA`},
+		{"{kind: jwt, audience: 'urn:a:b', algorithm: none}", `credential.algorithm "none" is unknown; choose ES256 or EdDSA`},
+		{"{kind: jwt, audience: 'urn:a:b', algorithm: ''}", `credential.algorithm "" is unknown; choose ES256 or EdDSA`},
+		{"{kind: jwt, audience: 'urn:a:b', algorithm: [EdDSA]}", "credential.algorithm must be text; put it in quotes"},
+		{"{kind: kv, path: a/b, algorithm: EdDSA}", `credential of kind kv: unknown key "algorithm"; the keys are kind, path, within_svid`},
 		{"{kind: jwt, audience: 'urn:a:b', uses: 2}", "credential.uses must be a whole number from 1 to 1"},
 		{"{kind: kv, path: a/b, bind: mtls}", `credential of kind kv: unknown key "bind"; the keys are kind, path, within_svid`},
 		{"{kind: kv, path: a/b, static: false}", `credential of kind kv: unknown key "static"; the keys are kind, path, within_svid`},

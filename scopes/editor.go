@@ -159,6 +159,7 @@ func credentialSchema() object {
 	})
 	keys := object{
 		"audience":     described("The one audience of the token: an absolute URI or, with federation, what the other system expects.", text(maxAudience)),
+		"algorithm":    described("The JWS algorithm of the signature, which the service must accept. EdDSA (Ed25519) costs less than ES256. Default ES256.", choice(AlgorithmES256, AlgorithmEdDSA)),
 		"bind":         described("mtls: the token is valid only with the certificate that it was issued to, and expires with it. dpop: it is valid only with proofs by the key that requested it.", choice(BindNone, BindMTLS, BindDPoP)),
 		"uses":         described("1: the token is valid for one call. The first service that checks it uses it up.", whole(1, 1)),
 		"status_list":  described("The token names a status list that shows whether it was revoked, for services that cannot introspect it.", flag()),

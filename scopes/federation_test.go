@@ -100,6 +100,7 @@ func TestLoadRefusesFederations(t *testing.T) {
 		"{subject: a:b, algorithm: EdDSA}":                      `credential.federation.algorithm "EdDSA" is unknown; choose RS256 or ES256`,
 		"{subject: a:b, algorithm: none}":                       `credential.federation.algorithm "none" is unknown; choose RS256 or ES256`,
 		"{subject: a:b}, bind: dpop":                            "credential.bind cannot be used with federation: the other system does not check it",
+		"{subject: a:b}, algorithm: ES256":                      "credential.algorithm cannot be used with federation: set credential.federation.algorithm",
 		"{subject: a:b}, uses: 1":                               "credential.uses cannot be used with federation: the other system does not check it",
 		"{subject: a:b}, status_list: true":                     "credential.status_list cannot be used with federation: the other system does not check it",
 		"{subject: a:b}, within_svid: true":                     `unknown key "within_svid"`,

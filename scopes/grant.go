@@ -1,6 +1,7 @@
 package scopes
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -217,14 +218,16 @@ func (c *Catalogue) VaultPolicies() []VaultPolicy {
 	return out
 }
 
-// NeedsRS256 reports whether a scope of this catalogue needs the RS256 key, which must exist in Vault as VaultPolicies must.
-func (c *Catalogue) NeedsRS256() bool {
+// Algorithms returns the JWS algorithms of this catalogue's tokens, sorted. For each, a key must exist in Vault as VaultPolicies must.
+func (c *Catalogue) Algorithms() []string {
+	var out []string
 	for _, d := range c.scopes {
-		if d.scope.Credential.Federation.Algorithm == AlgorithmRS256 {
-			return true
+		if used := cmp.Or(d.scope.Credential.Algorithm, d.scope.Credential.Federation.Algorithm); used != "" {
+			out = append(out, used)
 		}
 	}
-	return false
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // NeedsGitHub reports whether a scope of this catalogue issues tokens of GitHub, whose engines must be mounted in Vault.

@@ -588,7 +588,7 @@ func TestCatalogueReturnsItsContents(t *testing.T) {
 		Resource:   "git:repo/{repo}",
 		TTL:        scopes.TTL{Default: 5 * 60e9, Max: 15 * 60e9},
 		Approval:   &scopes.Approval{Group: "oncall", Quorum: 1, Expires: 10 * 60e9, Remember: scopes.RememberNever, Passkey: scopes.PasskeyNever},
-		Credential: scopes.Credential{Kind: "jwt", Audience: "https://git.example", Bind: "none"},
+		Credential: scopes.Credential{Kind: "jwt", Audience: "https://git.example", Bind: "none", Algorithm: "ES256"},
 	}
 	if diff := cmp.Diff(want, got); !ok || diff != "" {
 		t.Errorf("scope (-want +got), found %v:\n%s", ok, diff)

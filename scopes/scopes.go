@@ -123,7 +123,10 @@ type Credential struct {
 	// jwt
 	Audience string // the one audience of the token, an absolute URI
 	Bind     string // what the token must be bound to: "none", "mtls" (RFC 8705) or "dpop" (RFC 9449)
-	OneShot  bool   // the token is good for one call
+	// Algorithm is the JWS algorithm of the signature: ES256, or EdDSA (RFC 8037) if the audience accepts it. With a federation it is
+	// empty.
+	Algorithm string
+	OneShot   bool // the token is good for one call
 	// StatusList makes the token name a status list, which shows whether the token was revoked.
 	StatusList bool
 	// Federation makes the token one for another system's token exchange. Its zero value makes it an access token.
@@ -163,10 +166,11 @@ type Federation struct {
 	Exchange  Exchange
 }
 
-// The algorithms of Federation. Every system that federates accepts RS256; some accept nothing else.
+// The JWS algorithms of tokens. Every system that federates accepts RS256; some accept nothing else.
 const (
-	AlgorithmRS256 = "RS256"
 	AlgorithmES256 = "ES256"
+	AlgorithmEdDSA = "EdDSA"
+	AlgorithmRS256 = "RS256"
 )
 
 // Federated reports whether the credential is a JWT for the token exchange of another system.

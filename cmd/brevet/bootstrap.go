@@ -29,8 +29,7 @@ type BootstrapCmd struct {
 	VaultTokenFile  string        `help:"File with an admin token, which is used once and not stored." required:"" type:"path"`
 	VaultAppRoleDir string        `name:"vault-approle-dir" help:"Folder to write the broker's role_id and secret_id to." required:"" type:"path"`
 	TransitMount    string        `help:"Mount of the Transit engine." default:"transit"`
-	SigningKey      string        `help:"Name of the signing key." default:"brevet"`
-	KeyType         string        `help:"Type of the signing key: ${enum}." enum:"ecdsa-p256,ed25519" default:"ecdsa-p256"`
+	SigningKey      string        `help:"Name of the signing key. The keys for EdDSA, RS256 and checkpoints are named after it." default:"brevet"`
 	AppRole         string        `name:"approle" help:"Name of the broker's AppRole and policy. Deployments that share a Vault also need their own --transit-mount and --token-role, or a namespace each." default:"brevet"`
 	SecretIDTTL     time.Duration `name:"secret-id-ttl" help:"How long the broker's secret id is good for logins, such as 720h. Default: until the next bootstrap. The broker logs in each hour, so run bootstrap again before that." default:"0s"`
 	SecretIDCIDR    []string      `name:"secret-id-cidr" help:"Network from which Vault accepts the broker's login and its tokens, such as 10.1.0.0/16; repeatable. Default: any." placeholder:"CIDR" sep:"none"`
@@ -90,7 +89,7 @@ func (c *BootstrapCmd) vault(ctx context.Context) (destroyed int, err error) {
 	}
 	b := mint.Bootstrap{
 		Addr: c.VaultAddress, CAFile: c.VaultCAFile, Namespace: c.VaultNamespace, Token: token,
-		Mount: c.TransitMount, SigningKey: c.SigningKey, KeyType: c.KeyType, Role: c.AppRole, TokenRole: c.TokenRole,
+		Mount: c.TransitMount, SigningKey: c.SigningKey, Role: c.AppRole, TokenRole: c.TokenRole,
 		SecretIDTTL: c.SecretIDTTL, CIDRs: c.SecretIDCIDR, GitHubKeys: map[string]secret.Text{},
 	}
 	for _, pair := range c.GitHubKey {

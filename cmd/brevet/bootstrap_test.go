@@ -72,7 +72,7 @@ func (p *plan) bootstrap(t *testing.T, more ...string) result {
 		"--broker-user", p.schema + "_broker", "--broker-password-file", p.path("password"),
 		"--auditor-user", p.schema + "_auditor", "--auditor-password-file", p.path("auditor-password"),
 		"--vault-address", p.vault, "--vault-token-file", p.path("root-token"), "--vault-approle-dir", p.path("approle"),
-		"--transit-mount", "transit-" + strings.ReplaceAll(p.schema, "_", "-"), "--signing-key", "tokens", "--key-type", "ed25519",
+		"--transit-mount", "transit-" + strings.ReplaceAll(p.schema, "_", "-"), "--signing-key", "tokens",
 		"--approle", p.schema, "--token-role", p.schema, // the tests share one Vault
 	}, more...)...)
 }

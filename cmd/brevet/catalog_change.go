@@ -384,9 +384,12 @@ func sayPolicies(con *console, from, to *scopes.Catalogue) {
 	if to.NeedsGitHub() && !from.NeedsGitHub() {
 		con.say("run brevet bootstrap with --github-key first: until then, requests for scopes of kind github fail.")
 	}
-	if to.NeedsRS256() && !from.NeedsRS256() {
-		con.say("This catalogue is the first one that needs the key for RS256. If Vault was prepared by an earlier version of Brevet,")
-		con.say("run brevet bootstrap first: until then, requests for scopes with federation and RS256 fail.")
+	for _, algorithm := range to.Algorithms() {
+		if algorithm == scopes.AlgorithmES256 || slices.Contains(from.Algorithms(), algorithm) {
+			continue
+		}
+		con.say("This catalogue is the first one that needs the key for " + algorithm + ". If Vault was prepared by an earlier version of Brevet,")
+		con.say("run brevet bootstrap first: until then, requests for scopes with this algorithm fail.")
 	}
 	if len(needs) == 0 {
 		return

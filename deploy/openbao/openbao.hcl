@@ -40,6 +40,7 @@ initialize "bootstrap" {
       policy = <<-EOT
         path "sys/mounts/transit" { capabilities = ["create", "update"] }
         path "transit/keys/brevet" { capabilities = ["create", "update", "read"] }
+        path "transit/keys/brevet-eddsa" { capabilities = ["create", "update", "read"] }
         path "transit/keys/brevet-rs256" { capabilities = ["create", "update", "read"] }
         path "transit/keys/brevet-log" { capabilities = ["create", "update", "read"] }
         path "sys/mounts/brevet-github" { capabilities = ["create", "update"] }

@@ -255,7 +255,7 @@ type VaultConfig struct {
 	JWT *VaultJWTConfig `yaml:"jwt,omitempty"`
 	// Mount of the Transit engine. Default transit.
 	TransitMount string `yaml:"transit_mount,omitempty"`
-	// Transit key that signs tokens: ecdsa-p256 (ES256) or ed25519 (EdDSA). Default brevet.
+	// Transit key that signs tokens with ES256. The keys for EdDSA and RS256 have its name and -eddsa or -rs256. Default brevet.
 	SigningKey string `yaml:"signing_key,omitempty"`
 	// Role of Vault's token store that creates the parent tokens of dynamic credentials. Default brevet.
 	TokenRole string `yaml:"token_role,omitempty"`

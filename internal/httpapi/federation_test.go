@@ -354,7 +354,7 @@ func TestFederatedTokensAreNoAccessTokens(t *testing.T) {
 // resigned signs the claims of an access token with the RS256 key.
 func resigned(t *testing.T, s *testkit.Stack, access string) string {
 	t.Helper()
-	key, err := s.Minter.KeyFor("RS256")
+	key, err := s.Minter.Key("RS256")
 	if err != nil {
 		t.Fatal(err)
 	}

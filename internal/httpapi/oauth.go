@@ -285,7 +285,9 @@ func (s *Server) GetOpenIDConfiguration(w http.ResponseWriter, r *http.Request) 
 	}
 	var algorithms []string
 	for _, key := range set.Keys {
-		algorithms = append(algorithms, key.Algorithm)
+		if key.Algorithm != scopes.AlgorithmEdDSA { // which only access tokens may have
+			algorithms = append(algorithms, key.Algorithm)
+		}
 	}
 	slices.Sort(algorithms)
 	_, root := s.issuerURL()

@@ -25,8 +25,8 @@ type Bootstrap struct {
 	Addr, CAFile, Namespace string
 	// Token may mount engines and write policies. Only Run uses it.
 	Token string
-	// Mount and SigningKey are the Transit engine and key; KeyType is ecdsa-p256 or ed25519.
-	Mount, SigningKey, KeyType string
+	// Mount and SigningKey are the Transit engine, and the key for ES256. The other keys are named after it.
+	Mount, SigningKey string
 	// Role names the AppRole and its policy.
 	Role string
 	// TokenRole names the role of the token store that creates the tokens of dynamic credentials; empty means "brevet".
@@ -55,8 +55,8 @@ type Login struct {
 	earlier []string // accessors of the secret ids that were there before
 }
 
-// Run enables Transit and AppRole if they are missing. It creates a key for credentials, a key for tokens that other systems
-// accept only with RS256, and a key for the ledger's checkpoints; none can leave Vault. It also creates the AppRole that may use
+// Run enables Transit and AppRole if they are missing. It creates a key for each algorithm of tokens (ES256, EdDSA and RS256), and a
+// key for the ledger's checkpoints; none can leave Vault. It also creates the AppRole that may use
 // them, the token role, and the policies of scopes. It may be run again: it keeps existing keys, and always creates a new secret
 // id. DestroyEarlier ends the ones before.
 func (b Bootstrap) Run(ctx context.Context) (Login, error) {
@@ -76,9 +76,11 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	if err := inUse(client.Sys().MountWithContext(ctx, b.Mount, transit)); err != nil {
 		return Login{}, fmt.Errorf("enabling the Transit engine: %w", err)
 	}
-	for name, kind := range map[string]string{
-		b.SigningKey: b.KeyType, rsaKeyName(b.SigningKey): "rsa-2048", logKeyName(b.SigningKey): "ed25519",
-	} {
+	keys := map[string]string{logKeyName(b.SigningKey): "ed25519"} // types by name
+	for _, k := range tokenKeys {
+		keys[b.SigningKey+k.suffix] = k.types[0]
+	}
+	for name, kind := range keys {
 		key := map[string]any{"type": kind, "exportable": false, "allow_plaintext_backup": false}
 		if err := write(b.Mount+"/keys/"+name, key); err != nil {
 			return Login{}, fmt.Errorf("making the signing keys: %w", err)
@@ -150,9 +152,6 @@ func (b Bootstrap) check() error {
 	// Vault lower-cases the names of policies. The token role may give out each policy of a scope, for longer than a login lives.
 	if strings.ToLower(b.Role) != b.Role || b.Role == "default" || b.Role == "root" || strings.HasPrefix(b.Role, scopePolicies) {
 		return fmt.Errorf("%w: %q cannot name the broker's AppRole and policy", ErrConfig, b.Role)
-	}
-	if !slices.Contains([]string{"ecdsa-p256", "ed25519"}, b.KeyType) {
-		return fmt.Errorf("%w: the key type is ecdsa-p256 (ES256) or ed25519 (EdDSA), not %q", ErrConfig, b.KeyType)
 	}
 	for _, p := range b.Policies {
 		if !strings.HasPrefix(p.Name, scopePolicies) || strings.ContainsAny(p.Name, "*+/") || p.Text == "" {
@@ -300,7 +299,7 @@ func inUse(err error) error {
 var policyText string
 
 // Policy returns the Vault policy with exactly the rights that the broker's login needs. It inserts the names of the Transit
-// mount, of the signing key (the keys for RS256 and for checkpoints are named after it), and of a role of the token store. If a
+// mount, of the signing key (the keys for EdDSA, RS256 and checkpoints are named after it), and of a role of the token store. If a
 // name is not plain, the policy is empty and grants nothing: a * in a path would match many other paths.
 func Policy(mount, key, tokenRole string) string {
 	if !mountName.MatchString(mount) || !keyName.MatchString(key) || !keyName.MatchString(tokenRole) {

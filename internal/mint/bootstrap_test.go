@@ -16,7 +16,7 @@ import (
 
 func bootstrap(addr, token string) mint.Bootstrap {
 	return mint.Bootstrap{
-		Addr: addr, Token: token, Mount: "transit", SigningKey: "boot", KeyType: "ed25519", Role: "boot",
+		Addr: addr, Token: token, Mount: "transit", SigningKey: "boot", Role: "boot",
 	}
 }
 
@@ -31,15 +31,17 @@ func TestBootstrapCreatesASigningLogin(t *testing.T) {
 		m := open(t, dial(t, a, "boot", mint.Auth{AppRole: &mint.AppRole{
 			RoleID: login.RoleID, SecretIDFile: file(t, login.SecretID),
 		}}))
-		key, err := m.Key()
-		if err != nil || key.Algorithm != "EdDSA" || key.Version != 1 {
-			t.Errorf("%s: got key %v, %v; want version 1 of an EdDSA key", name, key, err)
-		}
-		if _, err := m.Sign(t.Context(), key, "e30.e30"); err != nil {
-			t.Errorf("%s: signing: %v", name, err)
+		for _, algorithm := range []string{"ES256", "EdDSA", "RS256"} {
+			key, err := m.Key(algorithm)
+			if err != nil || key.Algorithm != algorithm || key.Version != 1 {
+				t.Errorf("%s: got key %v, %v; want version 1 of an %s key", name, key, err, algorithm)
+			}
+			if _, err := m.Sign(t.Context(), key, "e30.e30"); err != nil {
+				t.Errorf("%s: signing with %s: %v", name, algorithm, err)
+			}
 		}
 	}
-	for name, kind := range map[string]string{"boot": "ed25519", "boot-log": "ed25519", "boot-rs256": "rsa-2048"} {
+	for name, kind := range map[string]string{"boot": "ecdsa-p256", "boot-eddsa": "ed25519", "boot-log": "ed25519", "boot-rs256": "rsa-2048"} {
 		key, err := a.root.Logical().ReadWithContext(t.Context(), "transit/keys/"+name)
 		if err != nil || key == nil {
 			t.Fatalf("reading the key %s: %v", name, err)
@@ -114,7 +116,7 @@ func TestEarlierSecretIDsAreDestroyed(t *testing.T) {
 	if a.logsIn(t, first) || a.logsIn(t, second) || !a.logsIn(t, third) || a.secretIDs(t, "earlier") != 1 {
 		t.Errorf("got logins %t, %t and %t, want the last alone", a.logsIn(t, first), a.logsIn(t, second), a.logsIn(t, third))
 	}
-	key, err := m.Key()
+	key, err := m.Key("ES256")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +177,6 @@ func TestBootstrapRefuses(t *testing.T) {
 		says   string
 	}{
 		{"a mount with a star", func(b *mint.Bootstrap) { b.Mount = "*" }, mint.ErrConfig, "plain names"},
-		{"a key type that cannot sign JWTs", func(b *mint.Bootstrap) { b.KeyType = "aes256-gcm96" }, mint.ErrConfig, "key type"},
 		{"a policy that every token has", func(b *mint.Bootstrap) { b.Role = "default" }, mint.ErrConfig, "cannot name"},
 		{"a name that Vault folds", func(b *mint.Bootstrap) { b.Role = "BOOT" }, mint.ErrConfig, "cannot name"},
 		{"a policy that scopes may have", func(b *mint.Bootstrap) { b.Role = "brevet-scope.broker" }, mint.ErrConfig, "cannot name"},

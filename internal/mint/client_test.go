@@ -32,7 +32,7 @@ func TestVaultEnvironmentVariablesAreIgnored(t *testing.T) {
 	}
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
-	key, err := m.Key()
+	key, err := m.Key("ES256")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,10 +82,10 @@ func TestLoginDoesNotCarryAToken(t *testing.T) {
 	cfg := knock(t, v.URL)
 	cfg.Namespace = "team-a"
 	open(t, cfg)
-	if len(v.headers) != 3 {
-		t.Fatalf("got %d calls, want a login and a reading of two keys", len(v.headers))
+	if len(v.headers) != 4 {
+		t.Fatalf("got %d calls, want a login and a reading of three keys", len(v.headers))
 	}
-	for i, want := range []string{"", vaultTok, vaultTok} {
+	for i, want := range []string{"", vaultTok, vaultTok, vaultTok} {
 		if got := v.headers[i].Get("X-Vault-Token"); got != want {
 			t.Errorf("call %d: got token %q, want %q", i, got, want)
 		}

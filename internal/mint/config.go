@@ -27,7 +27,8 @@ type Config struct {
 	Auth Auth
 	// Mount is where the Transit engine is mounted; empty means "transit".
 	Mount string
-	// SigningKey is the name of the Transit key, of type ecdsa-p256 or ed25519.
+	// SigningKey is the name of the Transit key for ES256, of type ecdsa-p256. The keys for EdDSA ("-eddsa") and RS256 ("-rs256") are
+	// named after it.
 	SigningKey string
 	// TokenRole is the role of Vault's token store that creates a token for each dynamic credential, and the carriers of database
 	// logins. A credential with a lease ends with its token. Empty means "brevet".

@@ -52,7 +52,7 @@ func PublishedVersions(born []Born, now time.Time, cfg Config) []int {
 
 // Queued returns the number of texts that wait for Vault to sign them.
 func (m *Minter) Queued() int {
-	m.main.signings.mu.Lock()
-	defer m.main.signings.mu.Unlock()
-	return len(m.main.signings.waiting)
+	m.keys[0].signings.mu.Lock()
+	defer m.keys[0].signings.mu.Unlock()
+	return len(m.keys[0].signings.waiting)
 }

@@ -1,6 +1,7 @@
 package mint_test
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/sha256"
@@ -10,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -106,7 +108,7 @@ func TestInvalidSignResponsesAreRefused(t *testing.T) {
 			cfg := knock(t, v.URL)
 			cfg.Log = log.logger()
 			m := open(t, cfg)
-			key, err := m.Key()
+			key, err := m.Key("ES256")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -181,7 +183,7 @@ func TestUnexpectedSignaturesAreRefused(t *testing.T) {
 	}
 	v := newImpostor(t, first, second)
 	m := open(t, knock(t, v.URL))
-	key, err := m.Key()
+	key, err := m.Key("ES256")
 	if err != nil || key.Version != 1 {
 		t.Fatalf("got key %v, %v; want version 1", key, err)
 	}
@@ -222,10 +224,10 @@ func flip(signature string) string {
 
 // TestTruncatedSignResponseIsRefused ends the connection after every possible byte of a good answer.
 func TestTruncatedSignResponseIsRefused(t *testing.T) {
-	key := edward(t)
+	key := p256(t)
 	v := newImpostor(t, key)
 	m := open(t, knock(t, v.URL))
-	named, err := m.Key()
+	named, err := m.Key("ES256")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +272,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 				var err error
 				if path == signPath {
 					m := open(t, knock(t, v.URL))
-					key, keyErr := m.Key()
+					key, keyErr := m.Key("ES256")
 					if keyErr != nil {
 						t.Fatal(keyErr)
 					}
@@ -297,16 +299,19 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 func TestUnknownKeyVersionSignsNothing(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
-	key, err := m.Key()
+	key, err := m.Key("ES256")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*broker.Key){
-		"another version":   func(k *broker.Key) { k.Version = 2 },
-		"version zero":      func(k *broker.Key) { k.Version = 0 },
-		"another kid":       func(k *broker.Key) { k.ID = "other" },
-		"another algorithm": func(k *broker.Key) { k.Algorithm = "EdDSA" },
-		"nothing":           func(k *broker.Key) { *k = broker.Key{} },
+		"another version": func(k *broker.Key) { k.Version = 2 },
+		"version zero":    func(k *broker.Key) { k.Version = 0 },
+		"another kid":     func(k *broker.Key) { k.ID = "other" },
+		"EdDSA":           func(k *broker.Key) { k.Algorithm = "EdDSA" },
+		"RS256":           func(k *broker.Key) { k.Algorithm = "RS256" },
+		"no algorithm":    func(k *broker.Key) { k.Algorithm = "" },
+		"alg none":        func(k *broker.Key) { k.Algorithm = "none" },
+		"nothing":         func(k *broker.Key) { *k = broker.Key{} },
 	} {
 		other := key
 		change(&other)
@@ -355,8 +360,7 @@ func TestUnsuitableKeysDoNotSign(t *testing.T) {
 		"no public key":     {change{"keys": version1(time.Now(), "")}, mint.ErrKeyUnfit},
 		"PEM of garbage":    {change{"keys": version1(time.Now(), pemOf("garbage"))}, mint.ErrKeyUnfit},
 		"no creation time":  {change{"keys": version1(time.Time{}, "x")}, mint.ErrKeyUnfit},
-		"ed25519 with PEM":  {change{"type": "ed25519"}, mint.ErrKeyUnfit},
-		"ed25519 too short": {change{"type": "ed25519", "keys": version1(time.Now(), "AAAA")}, mint.ErrKeyUnfit},
+		"ed25519":           {change{"type": "ed25519"}, mint.ErrKeyUnfit},
 		"keys are a string": {change{"keys": "none"}, broker.ErrVaultUnavailable},
 		"versions are text": {change{"min_decryption_version": "one"}, broker.ErrVaultUnavailable},
 	} {
@@ -369,6 +373,77 @@ func TestUnsuitableKeysDoNotSign(t *testing.T) {
 			}
 			if wantOther := !errors.Is(tc.want, broker.ErrVaultUnavailable); wantOther == errors.Is(err, broker.ErrVaultUnavailable) {
 				t.Errorf("got %v: trying again must help exactly when Vault was not understood", err)
+			}
+		})
+	}
+}
+
+// An unfit key for EdDSA signs nothing, and the key for ES256 goes on.
+func TestUnsuitableEdDSAKeysDoNotSign(t *testing.T) {
+	type change = map[string]any
+	for name, tc := range map[string]struct {
+		change change
+		want   error
+	}{
+		"p-256":           {change{"type": "ecdsa-p256"}, mint.ErrKeyUnfit},
+		"with PEM":        {change{"keys": version1(time.Now(), pemOf("garbage"))}, mint.ErrKeyUnfit},
+		"too short":       {change{"keys": version1(time.Now(), "AAAA")}, mint.ErrKeyUnfit},
+		"derived":         {change{"derived": true}, mint.ErrKeyUnfit},
+		"exportable (T4)": {change{"exportable": true}, mint.ErrKeyUnfit},
+		"as it should be": {change{}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newImpostor(t, p256(t))
+			v.edward = edward(t)
+			v.lie(keyPath+"-eddsa", func(w http.ResponseWriter, _ *http.Request) {
+				described := v.describe(map[int]crypto.Signer{1: v.edward})
+				maps.Copy(described, tc.change)
+				reply(w, map[string]any{"data": described})
+			})
+			m := open(t, knock(t, v.URL))
+			if key, err := m.Key("EdDSA"); !errors.Is(err, tc.want) || tc.want != nil && key != (broker.Key{}) {
+				t.Errorf("got %v, %v; want %v", key, err, tc.want)
+			}
+			if _, err := m.Key("ES256"); err != nil {
+				t.Errorf("ES256: got %v", err)
+			}
+		})
+	}
+}
+
+// Vault answers for one key with the signature of another. No signature is released for a key that did not make it.
+func TestSignatureOfAnotherKeyIsNotReleased(t *testing.T) {
+	private, ed := p256(t), edward(t)
+	other := edward(t)
+	v := newImpostor(t, private)
+	v.edward = ed
+	m := open(t, knock(t, v.URL))
+	as := func(sign func(text string) []byte) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			inputs, _ := asked(r)
+			reply(w, signed(1, base64.RawURLEncoding.EncodeToString(sign(inputs[0]))))
+		}
+	}
+	for name, tc := range map[string]struct {
+		algorithm string
+		sign      func(text string) []byte
+		want      error
+	}{
+		"ES256 for EdDSA":                 {"EdDSA", func(text string) []byte { return signWith(private, []byte(text)) }, broker.ErrMintMismatch},
+		"EdDSA for ES256":                 {"ES256", func(digest string) []byte { return signWith(ed, []byte(digest)) }, broker.ErrMintMismatch},
+		"EdDSA of another key":            {"EdDSA", func(text string) []byte { return signWith(other, []byte(text)) }, broker.ErrMintMismatch},
+		"EdDSA of the digest (Ed25519ph)": {"EdDSA", func(text string) []byte { return signWith(ed, digestOf([]byte(text))) }, broker.ErrMintMismatch},
+		"EdDSA":                           {"EdDSA", func(text string) []byte { return signWith(ed, []byte(text)) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := map[string]string{"ES256": signPath, "EdDSA": signPath + "-eddsa"}[tc.algorithm]
+			v.lie(path, as(tc.sign))
+			key, err := m.Key(tc.algorithm)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if signature, err := m.Sign(t.Context(), key, input); !errors.Is(err, tc.want) || (signature == "") != (tc.want != nil) {
+				t.Errorf("got %q, %v; want %v", signature, err, tc.want)
 			}
 		})
 	}
@@ -388,7 +463,7 @@ func TestSilenceEndsAtTheTimeout(t *testing.T) {
 	cfg := knock(t, v.URL)
 	cfg.Timeout = 100 * time.Millisecond
 	m := open(t, cfg)
-	key, err := m.Key()
+	key, err := m.Key("ES256")
 	if err != nil {
 		t.Fatal(err)
 	}

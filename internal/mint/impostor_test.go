@@ -38,6 +38,8 @@ const (
 type impostor struct {
 	*httptest.Server
 	keys map[int]crypto.Signer // by version
+	// edward is the key for EdDSA; nil if there is none.
+	edward crypto.Signer
 
 	mu      sync.Mutex
 	calls   map[string]int // by method and path
@@ -85,9 +87,15 @@ func (v *impostor) serve(w http.ResponseWriter, r *http.Request) {
 		defer v.mu.Unlock()
 		reply(w, map[string]any{"auth": map[string]any{"client_token": v.login, "lease_duration": 1200, "renewable": true}})
 	case path == "transit/keys/brevet":
-		reply(w, map[string]any{"data": v.describe()})
+		described := v.describe(v.keys)
+		maps.Copy(described, v.key)
+		reply(w, map[string]any{"data": described})
 	case path == "transit/sign/brevet":
-		v.sign(w, r)
+		v.sign(w, r, v.keys)
+	case path == "transit/keys/brevet-eddsa" && v.edward != nil:
+		reply(w, map[string]any{"data": v.describe(map[int]crypto.Signer{1: v.edward})})
+	case path == "transit/sign/brevet-eddsa" && v.edward != nil:
+		v.sign(w, r, map[int]crypto.Signer{1: v.edward})
 	case path == "auth/token/renew-self":
 		reply(w, map[string]any{"auth": map[string]any{"client_token": vaultTok, "lease_duration": 1200, "renewable": true}})
 	default:
@@ -100,11 +108,11 @@ func reply(w http.ResponseWriter, body any) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-func (v *impostor) describe() map[string]any {
+func (v *impostor) describe(keys map[int]crypto.Signer) map[string]any {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	versions, kind := map[string]any{}, ""
-	for number, key := range v.keys {
+	for number, key := range keys {
 		var public string
 		switch p := key.Public().(type) {
 		case ed25519.PublicKey:
@@ -116,16 +124,14 @@ func (v *impostor) describe() map[string]any {
 		}
 		versions[strconv.Itoa(number)] = map[string]any{"creation_time": v.born[number], "public_key": public}
 	}
-	out := map[string]any{"type": kind, "min_decryption_version": 1, "min_encryption_version": 0, "keys": versions}
-	maps.Copy(out, v.key)
-	return out
+	return map[string]any{"type": kind, "min_decryption_version": 1, "min_encryption_version": 0, "keys": versions}
 }
 
-func (v *impostor) sign(w http.ResponseWriter, r *http.Request) {
+func (v *impostor) sign(w http.ResponseWriter, r *http.Request, keys map[int]crypto.Signer) {
 	inputs, version := asked(r)
 	var signatures []string
 	for _, input := range inputs {
-		signatures = append(signatures, base64.RawURLEncoding.EncodeToString(signSent(v.keys[version], []byte(input))))
+		signatures = append(signatures, base64.RawURLEncoding.EncodeToString(signSent(keys[version], []byte(input))))
 	}
 	reply(w, signed(version, signatures...))
 }

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/devstack"
-	"github.com/brevet-dev/brevet/internal/mint"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/golang-jwt/jwt/v5"
@@ -148,13 +148,12 @@ func sandbox(t *testing.T) attest.Identity {
 
 // TestMintedTokenMatchesTheIntent signs a real order with the real Vault, with each algorithm.
 func TestMintedTokenMatchesTheIntent(t *testing.T) {
-	a := realVault(t)
-	for _, kind := range []string{"ecdsa-p256", "ed25519"} {
-		t.Run(kind, func(t *testing.T) {
-			name := "mint-" + kind
-			a.key(t, name, kind)
-			m := open(t, dial(t, a, name, mint.Auth{TokenFile: file(t, a.token(t, name, "10m"))}))
-			result, book, err := issue(t, m, time.Now)
+	m := open(t, realVault(t).tokenKeys(t, "mint"))
+	for algorithm, scope := range map[string]string{
+		"ES256": oneScope, "EdDSA": strings.Replace(oneScope, "kind: jwt", "kind: jwt, algorithm: EdDSA", 1),
+	} {
+		t.Run(algorithm, func(t *testing.T) {
+			result, book, err := issueOf(t, m, time.Now, scope)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -162,7 +161,7 @@ func TestMintedTokenMatchesTheIntent(t *testing.T) {
 			if got := independently(t, m, token); got != string(book.last.Intent.Claims) {
 				t.Errorf("got claims %s, want those of the record %s", got, book.last.Intent.Claims)
 			}
-			key, err := m.Key()
+			key, err := m.Key(algorithm)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -170,7 +169,7 @@ func TestMintedTokenMatchesTheIntent(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := map[string]any{"alg": key.Algorithm, "kid": key.ID, "typ": "at+jwt"}
+			want := map[string]any{"alg": algorithm, "kid": key.ID, "typ": "at+jwt"}
 			for member, value := range want {
 				if parsed.Header[member] != value {
 					t.Errorf("header %s: got %v, want %v", member, parsed.Header[member], value)

@@ -28,16 +28,23 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// algorithms maps each accepted type of Transit key to its JWS algorithm.
-var algorithms = map[string]string{"ecdsa-p256": "ES256", "ed25519": "EdDSA"}
+const (
+	es256 = scopes.AlgorithmES256
+	edDSA = scopes.AlgorithmEdDSA
+	rs256 = scopes.AlgorithmRS256
+)
 
-// rsaAlgorithms is algorithms for the key that signs tokens for systems which accept nothing but RS256.
-var rsaAlgorithms = map[string]string{"rsa-2048": rs256, "rsa-3072": rs256, "rsa-4096": rs256}
-
-const rs256 = scopes.AlgorithmRS256
-
-// rsaKeyName returns the name of the Transit key that signs with RS256.
-func rsaKeyName(signingKey string) string { return signingKey + "-rs256" }
+// tokenKeys are the keys in Transit that sign tokens. Each signs with one JWS algorithm alone (RFC 8725, section 3.1). A broker needs
+// the first one. brevet bootstrap creates each with the first of its types.
+var tokenKeys = []struct {
+	algorithm string
+	suffix    string // follows the configured name of the signing key
+	types     []string
+}{
+	{es256, "", []string{"ecdsa-p256"}},
+	{edDSA, "-eddsa", []string{"ed25519"}},
+	{rs256, "-rs256", []string{"rsa-2048", "rsa-3072", "rsa-4096"}},
+}
 
 // keyring is the result of reading a signing key once.
 type keyring struct {
@@ -47,41 +54,42 @@ type keyring struct {
 	fault    error // why no version may sign; nil if one may
 }
 
-// transitKey is a key in Transit that signs tokens.
+// transitKey is a key in Transit that signs tokens with one algorithm.
 type transitKey struct {
-	ring     atomic.Pointer[keyring]
-	signings signings
+	algorithm string
+	types     []string // of the key in Transit; one of them
+	ring      atomic.Pointer[keyring]
+	signings  signings
 }
 
-// refreshRSA reads the RS256 key again. A broker may have no such key: its catalogue may not need it, or an older brevet bootstrap
-// prepared its Vault. So no error of this read shows in Ready, and a 403 causes no new login. What was published stays
-// published.
-func (m *Minter) refreshRSA(ctx context.Context) {
-	const doing = "reading the RS256 signing key"
+// refreshOptional reads a key again that a broker may lack: its catalogue may not need it, or an older brevet bootstrap prepared its
+// Vault. So no error of this read shows in Ready, and a 403 causes no new login. What was published stays published.
+func (m *Minter) refreshOptional(ctx context.Context, k *transitKey) {
+	const doing = "reading a signing key"
 	at := m.cfg.Now()
 	bounded, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
-	data, err := dataOf(m.client.Logical().ReadWithContext(bounded, m.cfg.Mount+"/keys/"+m.rsa.signings.key))
+	data, err := dataOf(m.client.Logical().ReadWithContext(bounded, m.cfg.Mount+"/keys/"+k.signings.key))
 	var ring *keyring
 	if err == nil {
-		ring, err = keyringOf(data, at, doing, rsaAlgorithms)
+		ring, err = keyringOf(data, at, doing, k.algorithm, k.types)
 	} else {
 		err = unavailable(doing, err)
 	}
-	last := m.rsa.ring.Load()
+	last := k.ring.Load()
 	status := statusOf(err)
 	missing := status == http.StatusNotFound || status == http.StatusForbidden
 	switch {
 	case err == nil:
 		if last != nil && last.fault != nil {
-			m.cfg.Log.InfoContext(ctx, "the RS256 signing key may sign")
+			m.cfg.Log.InfoContext(ctx, "signing key may sign", "key", k.signings.key, "algorithm", k.algorithm)
 		}
-		m.rsa.ring.Store(ring)
+		k.ring.Store(ring)
 		return
 	case missing:
-		err = fmt.Errorf("%w: Vault has no key %q at %q that this broker may use: run brevet bootstrap", broker.ErrVaultRefused, m.rsa.signings.key, m.cfg.Mount)
+		err = fmt.Errorf("%w: Vault has no key %q at %q that this broker may use: run brevet bootstrap", broker.ErrVaultRefused, k.signings.key, m.cfg.Mount)
 	case errors.Is(err, ErrKeyUnfit):
-		err = fmt.Errorf("%w: the key %q: %w", broker.ErrVaultRefused, m.rsa.signings.key, err)
+		err = fmt.Errorf("%w: the key %q: %w", broker.ErrVaultRefused, k.signings.key, err)
 	case last != nil:
 		return // it may sign for as long as Key accepts an old reading
 	}
@@ -90,9 +98,9 @@ func (m *Minter) refreshRSA(ctx context.Context) {
 		faulty.versions = last.versions
 	}
 	if last == nil && !missing || last != nil && last.fault == nil {
-		m.cfg.Log.WarnContext(ctx, "the RS256 signing key may not sign", "error", err)
+		m.cfg.Log.WarnContext(ctx, "signing key may not sign", "key", k.signings.key, "algorithm", k.algorithm, "error", err)
 	}
-	m.rsa.ring.Store(faulty)
+	k.ring.Store(faulty)
 }
 
 // keyAnswer is Vault's answer about a Transit key, with only the members that Brevet uses.
@@ -107,8 +115,8 @@ type keyAnswer struct {
 	Keys                 map[string]json.RawMessage `json:"keys"`
 }
 
-// readKeys asks Vault for the versions of a signing key.
-func (m *Minter) readKeys(ctx context.Context, name string) (*keyring, error) {
+// readKeys asks Vault for the versions of a signing key, whose type must be one of types.
+func (m *Minter) readKeys(ctx context.Context, name, algorithm string, types []string) (*keyring, error) {
 	const doing = "reading the signing key"
 	at := m.cfg.Now()
 	data, err := m.call(ctx, doing, func(ctx context.Context) (map[string]any, error) {
@@ -117,20 +125,18 @@ func (m *Minter) readKeys(ctx context.Context, name string) (*keyring, error) {
 	if err != nil {
 		return nil, err
 	}
-	return keyringOf(data, at, doing, algorithms)
+	return keyringOf(data, at, doing, algorithm, types)
 }
 
-// keyringOf reads Vault's answer about a key whose type must be in accepts.
-func keyringOf(data map[string]any, at time.Time, doing string, accepts map[string]string) (*keyring, error) {
+// keyringOf reads Vault's answer about a key that signs with an algorithm, and whose type must be one of types.
+func keyringOf(data map[string]any, at time.Time, doing, algorithm string, types []string) (*keyring, error) {
 	a, err := read[keyAnswer](data)
 	if err != nil {
 		return nil, unavailable(doing, errNotUnderstood)
 	}
-	algorithm, ok := accepts[a.Type]
 	switch {
-	case !ok:
-		need := strings.Join(slices.Sorted(maps.Keys(accepts)), " or ")
-		return nil, fmt.Errorf("%w: its type is %s, need %s", ErrKeyUnfit, strconv.Quote(clip(a.Type)), need)
+	case !slices.Contains(types, a.Type):
+		return nil, fmt.Errorf("%w: its type is %s, need %s", ErrKeyUnfit, strconv.Quote(clip(a.Type)), strings.Join(types, " or "))
 	case a.Derived:
 		return nil, fmt.Errorf("%w: it is derived", ErrKeyUnfit)
 	case a.Exportable || a.AllowPlaintextBackup:
@@ -166,7 +172,7 @@ func parseVersion(name, algorithm string, raw json.RawMessage) (version, error) 
 	}
 	// Transit writes ed25519 keys as raw base64, others as PEM.
 	var public crypto.PublicKey
-	if algorithm == "EdDSA" {
+	if algorithm == edDSA {
 		raw, err := base64.StdEncoding.Strict().DecodeString(answer.Public)
 		if err != nil || len(raw) != ed25519.PublicKeySize {
 			return version{}, errors.New("its public key is no ed25519 key")
@@ -198,15 +204,18 @@ func parseVersion(name, algorithm string, raw json.RawMessage) (version, error) 
 	}, nil
 }
 
-// find returns the version that key names. It returns ErrVaultUnavailable if the keyring has no such version any more, or if that
-// version may not sign.
-func (r *keyring) find(key broker.Key) (version, error) {
-	for _, v := range r.versions {
-		if v.key == key && v.key.Version >= r.floor {
-			return v, nil
+// find returns the version that key names, and the key in Transit that it belongs to: the one for its algorithm. It returns
+// ErrVaultUnavailable if there is no such version any more, or if that version may not sign.
+func (m *Minter) find(key broker.Key) (*transitKey, version, error) {
+	if of := m.keyFor(key.Algorithm); of != nil {
+		ring := of.ring.Load()
+		for _, v := range ring.versions {
+			if v.key == key && v.key.Version >= ring.floor {
+				return of, v, nil
+			}
 		}
 	}
-	return version{}, fmt.Errorf("%w: version %d of the signing key is no longer there", broker.ErrVaultUnavailable, key.Version)
+	return nil, version{}, fmt.Errorf("%w: version %d of the signing key is no longer there", broker.ErrVaultUnavailable, key.Version)
 }
 
 // version is one version of the signing key.
@@ -300,15 +309,12 @@ func (k *LogKey) read(ctx context.Context) (*keyring, error) {
 	if k.ring != nil && k.minter.cfg.Now().Sub(k.ring.read) < k.minter.cfg.Refresh {
 		return k.ring, nil
 	}
-	ring, err := k.minter.readKeys(ctx, logKeyName(k.minter.cfg.SigningKey))
+	ring, err := k.minter.readKeys(ctx, k.signings.key, edDSA, []string{"ed25519"})
 	if k.ring != nil && errors.Is(err, broker.ErrVaultUnavailable) {
 		return k.ring, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the log's key: %w", err)
-	}
-	if newest := ring.versions[len(ring.versions)-1]; newest.key.Algorithm != "EdDSA" {
-		return nil, fmt.Errorf("%w: the log's key is not of type ed25519", ErrKeyUnfit)
 	}
 	k.ring = ring
 	return ring, nil

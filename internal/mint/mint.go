@@ -38,8 +38,7 @@ type Minter struct {
 	loginClient *api.Client // never holds a token: it logs in
 	childClient *api.Client // never used itself: copies of it carry a credential's own token
 
-	main transitKey // signs access tokens, status lists, and tokens for other systems that accept its algorithm
-	rsa  transitKey // signs with RS256, only tokens for other systems
+	keys []*transitKey // as tokenKeys
 
 	gitHub map[string]gitHubApp // by name
 
@@ -83,7 +82,9 @@ func Open(ctx context.Context, cfg Config) (*Minter, error) {
 		gitHub:    newGitHubApps(cfg),
 		carriers:  carriers{byPolicy: map[string]carrier{}, unrenewed: map[string]int{}},
 	}
-	m.main.signings.key, m.rsa.signings.key = cfg.SigningKey, rsaKeyName(cfg.SigningKey)
+	for _, k := range tokenKeys {
+		m.keys = append(m.keys, &transitKey{algorithm: k.algorithm, types: k.types, signings: signings{key: cfg.SigningKey + k.suffix}})
+	}
 	m.guarded = guard{next: transport}
 	if cfg.Transport != nil {
 		m.guarded.next = cfg.Transport(transport)
@@ -106,34 +107,41 @@ func Open(ctx context.Context, cfg Config) (*Minter, error) {
 // refresh reads the signing keys again. A key that has become unfit stops signing at once, but tokens that it signed before stay
 // verifiable.
 func (m *Minter) refresh(ctx context.Context) error {
-	ring, err := m.readKeys(ctx, m.cfg.SigningKey)
+	main := m.keys[0]
+	ring, err := m.readKeys(ctx, main.signings.key, main.algorithm, main.types)
 	switch {
 	case err == nil:
-		m.main.ring.Store(ring)
-		m.refreshRSA(ctx)
+		main.ring.Store(ring)
+		for _, k := range m.keys[1:] {
+			m.refreshOptional(ctx, k)
+		}
 	case errors.Is(err, ErrKeyUnfit):
 		m.note(err)
-		if last := m.main.ring.Load(); last != nil {
-			m.main.ring.Store(&keyring{versions: last.versions, floor: math.MaxInt, read: last.read}) // no version may sign
+		if last := main.ring.Load(); last != nil {
+			main.ring.Store(&keyring{versions: last.versions, floor: math.MaxInt, read: last.read}) // no version may sign
 		}
 	}
 	return err
 }
 
 // Key returns the version to sign with now. It returns an error if the minter last read the versions too long ago: a rotation may
-// have happened since. Without this check, a replica could sign with a version that the others consider replaced.
-func (m *Minter) Key() (broker.Key, error) { return m.key(m.main.ring.Load()) }
+// have happened since. Without this check, a replica could sign with a version that the others consider replaced. See broker.Minter.
+func (m *Minter) Key(algorithm string) (broker.Key, error) {
+	k := m.keyFor(algorithm)
+	if k == nil {
+		return broker.Key{}, fmt.Errorf("%w: no key in Vault signs with %q", broker.ErrVaultRefused, algorithm)
+	}
+	return m.key(k.ring.Load())
+}
 
-// KeyFor is Key for tokens for other systems. See broker.Minter.
-func (m *Minter) KeyFor(algorithm string) (broker.Key, error) {
-	if algorithm == rs256 {
-		return m.key(m.rsa.ring.Load())
+// keyFor returns the key that signs with an algorithm, or nil if none does.
+func (m *Minter) keyFor(algorithm string) *transitKey {
+	for _, k := range m.keys {
+		if k.algorithm == algorithm {
+			return k
+		}
 	}
-	key, err := m.Key()
-	if err == nil && key.Algorithm != algorithm {
-		return broker.Key{}, fmt.Errorf("%w: no key in Vault signs with %s: the key %q signs with %s", broker.ErrVaultRefused, algorithm, m.cfg.SigningKey, key.Algorithm)
-	}
-	return key, err
+	return nil
 }
 
 func (m *Minter) key(ring *keyring) (broker.Key, error) {
@@ -155,7 +163,7 @@ func (m *Minter) key(ring *keyring) (broker.Key, error) {
 // because the public keys do not change.
 func (m *Minter) JWKS() ([]byte, error) {
 	set := jose.JSONWebKeySet{Keys: []jose.JSONWebKey{}}
-	for _, of := range []*transitKey{&m.main, &m.rsa} {
+	for _, of := range m.keys {
 		for _, v := range published(of.ring.Load().versions, m.cfg.Now(), m.wait) {
 			set.Keys = append(set.Keys, jose.JSONWebKey{
 				Key: v.public, KeyID: v.key.ID, Algorithm: v.key.Algorithm, Use: "sig",
@@ -182,7 +190,7 @@ func (m *Minter) Ready(context.Context) error {
 	if m.cfg.Now().Sub(last.worked) > 2*m.cfg.Refresh+m.cfg.Timeout {
 		return fmt.Errorf("%w: no answer lately", broker.ErrVaultUnavailable)
 	}
-	_, err := m.Key()
+	_, err := m.Key(es256)
 	return err
 }
 
@@ -256,11 +264,11 @@ func (m *Minter) Status(ctx context.Context) (broker.VaultStatus, error) {
 	return s, nil
 }
 
-// SigningKeys returns the versions of the signing keys as last read, those of the RS256 key last, and each key's oldest first. The
-// next version of a key to sign is its first one that has not settled yet.
+// SigningKeys returns the versions of the signing keys as last read, in the order of tokenKeys, and each key's oldest first. The next
+// version of a key to sign is its first one that has not settled yet.
 func (m *Minter) SigningKeys() []broker.SigningKey {
 	var all []broker.SigningKey
-	for _, of := range []*transitKey{&m.main, &m.rsa} {
+	for _, of := range m.keys {
 		ring, now := of.ring.Load(), m.cfg.Now()
 		signs, _ := m.key(ring)
 		given := map[broker.Key]bool{}

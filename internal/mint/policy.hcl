@@ -1,4 +1,4 @@
-# What the broker may do in Vault: sign tokens with two keys and checkpoints of the ledger with another, each in one form, read their
+# What the broker may do in Vault: sign tokens with three keys and checkpoints of the ledger with another, each in one form, read their
 # public halves, renew its own token, create tokens of one role (its policies and lifetime are set in bootstrap.go), and look up, renew
 # and end what it knows the accessor or lease of. Every path is exact.
 
@@ -8,11 +8,25 @@ path "{{mount}}/sign/{{key}}" {
     "batch_input"          = []
     "key_version"          = []
     "marshaling_algorithm" = ["jws"]
-    "prehashed"            = []
+    "prehashed"            = [true]
   }
 }
 
 path "{{mount}}/keys/{{key}}" {
+  capabilities = ["read"]
+}
+
+path "{{mount}}/sign/{{key}}-eddsa" {
+  capabilities = ["update"]
+  allowed_parameters = {
+    "batch_input"          = []
+    "key_version"          = []
+    "marshaling_algorithm" = ["jws"]
+    "prehashed"            = [false]
+  }
+}
+
+path "{{mount}}/keys/{{key}}-eddsa" {
   capabilities = ["read"]
 }
 

@@ -2,11 +2,11 @@ package mint_test
 
 import (
 	"context"
-	"crypto"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,9 +62,9 @@ func (v *impostor) gate(token string) {
 			case r.Header.Get("X-Vault-Token") != token:
 				says(403, `{"errors":["permission denied"]}`)(w, r)
 			case strings.HasSuffix(r.URL.Path, keyPath):
-				reply(w, map[string]any{"data": v.describe()})
+				reply(w, map[string]any{"data": v.describe(v.keys)})
 			default:
-				v.sign(w, r)
+				v.sign(w, r, v.keys)
 			}
 		}
 	}
@@ -73,7 +73,7 @@ func (v *impostor) gate(token string) {
 func TestRefusedTokenLogsInOnce(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
-	key, err := m.Key()
+	key, err := m.Key("ES256")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestRefusedTokenLogsInOnce(t *testing.T) {
 func TestForbiddenSigningTriggersNoLogin(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
-	key, err := m.Key()
+	key, err := m.Key("ES256")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestLoginIsTriedUntilItWorks(t *testing.T) {
 	cfg := knock(t, v.URL)
 	cfg.Log = log.logger()
 	m := open(t, cfg)
-	key, err := m.Key()
+	key, err := m.Key("ES256")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestTokenFileIsReadAgainWhenItChanges(t *testing.T) {
 	cfg.Auth = mint.Auth{TokenFile: file(t, "hvs.first")}
 	v.gate("hvs.first")
 	m := open(t, cfg)
-	key, err := m.Key()
+	key, err := m.Key("ES256")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestJWTLoginTakesAFreshTokenEachTime(t *testing.T) {
 		return next, nil
 	}}}
 	m := open(t, cfg)
-	key, err := m.Key()
+	key, err := m.Key("ES256")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,11 +213,11 @@ func TestStaleKeyStaysInTheJWKS(t *testing.T) {
 	cfg.Now = turned.Now
 	m := open(t, cfg)
 	turned.Set(epoch.Add(5*time.Minute + 30*time.Second))
-	if _, err := m.Key(); err != nil {
+	if _, err := m.Key("ES256"); err != nil {
 		t.Errorf("at the limit: got %v", err)
 	}
 	turned.Set(epoch.Add(5*time.Minute + 30*time.Second + 1))
-	if _, err := m.Key(); !errors.Is(err, broker.ErrVaultUnavailable) {
+	if _, err := m.Key("ES256"); !errors.Is(err, broker.ErrVaultUnavailable) {
 		t.Errorf("past the limit: got %v, want ErrVaultUnavailable", err)
 	}
 	if err := m.Ready(t.Context()); !errors.Is(err, broker.ErrVaultUnavailable) {
@@ -233,7 +233,7 @@ func TestKeyThatBecomesExportableStopsSigning(t *testing.T) {
 	cfg := knock(t, v.URL)
 	cfg.Refresh = 20 * time.Millisecond
 	m := open(t, cfg)
-	key, err := m.Key()
+	key, err := m.Key("ES256")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func TestKeyThatBecomesExportableStopsSigning(t *testing.T) {
 	v.mu.Lock()
 	v.key = map[string]any{"exportable": true}
 	v.mu.Unlock()
-	until(t, "the key to be given up", func() bool { _, err := m.Key(); return errors.Is(err, broker.ErrVaultUnavailable) })
+	until(t, "the key to be given up", func() bool { _, err := m.Key("ES256"); return errors.Is(err, broker.ErrVaultUnavailable) })
 	before := v.called(signPath)
 	if _, err := m.Sign(t.Context(), key, input); !errors.Is(err, broker.ErrVaultUnavailable) {
 		t.Errorf("got %v, want ErrVaultUnavailable", err)
@@ -276,7 +276,7 @@ func TestVaultFaultClearsOnRecovery(t *testing.T) {
 func TestCancelledCallIsNoFault(t *testing.T) {
 	v := newImpostor(t, p256(t))
 	m := open(t, knock(t, v.URL))
-	key, err := m.Key()
+	key, err := m.Key("ES256")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,15 +306,16 @@ func keysOf(t *testing.T, m *mint.Minter) []jose.JSONWebKey {
 
 func TestJWKSHoldsPublicMembersOnly(t *testing.T) {
 	for name, tc := range map[string]struct {
-		key     crypto.Signer
 		members []string
 		fixed   map[string]string
 	}{
-		"ES256": {p256(t), []string{"alg", "crv", "kid", "kty", "use", "x", "y"}, map[string]string{"alg": "ES256", "kty": "EC", "crv": "P-256", "use": "sig"}},
-		"EdDSA": {edward(t), []string{"alg", "crv", "kid", "kty", "use", "x"}, map[string]string{"alg": "EdDSA", "kty": "OKP", "crv": "Ed25519", "use": "sig"}},
+		"ES256": {[]string{"alg", "crv", "kid", "kty", "use", "x", "y"}, map[string]string{"alg": "ES256", "kty": "EC", "crv": "P-256", "use": "sig"}},
+		"EdDSA": {[]string{"alg", "crv", "kid", "kty", "use", "x"}, map[string]string{"alg": "EdDSA", "kty": "OKP", "crv": "Ed25519", "use": "sig"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := open(t, knock(t, newImpostor(t, tc.key).URL))
+			v := newImpostor(t, p256(t))
+			v.edward = edward(t)
+			m := open(t, knock(t, v.URL))
 			document, err := m.JWKS()
 			if err != nil {
 				t.Fatal(err)
@@ -323,10 +324,10 @@ func TestJWKSHoldsPublicMembersOnly(t *testing.T) {
 			if err := json.Unmarshal(document, &set); err != nil {
 				t.Fatal(err)
 			}
-			if len(set) != 1 || len(set["keys"]) != 1 {
-				t.Fatalf("got %s, want one key", document)
+			if len(set) != 1 || len(set["keys"]) != 2 {
+				t.Fatalf("got %s, want two keys", document)
 			}
-			got := set["keys"][0]
+			got := set["keys"][slices.IndexFunc(set["keys"], func(key map[string]string) bool { return key["alg"] == name })]
 			if len(got) != len(tc.members) {
 				t.Errorf("got members %v, want %v", got, tc.members)
 			}
@@ -340,7 +341,7 @@ func TestJWKSHoldsPublicMembersOnly(t *testing.T) {
 					t.Errorf("%s: got %q, want %q", member, got[member], want)
 				}
 			}
-			key, err := m.Key()
+			key, err := m.Key(name)
 			if err != nil || key.ID != got["kid"] || key.Algorithm != got["alg"] {
 				t.Errorf("got key %v, %v; want the one published", key, err)
 			}

@@ -37,8 +37,7 @@ func (m *Minter) Mint(ctx context.Context, order *broker.Order) (broker.Credenti
 	if err != nil {
 		return broker.Credential{}, err
 	}
-	of := m.keyOf(key)
-	v, err := of.ring.Load().find(key)
+	of, v, err := m.find(key)
 	if err != nil {
 		return broker.Credential{}, err
 	}
@@ -78,20 +77,12 @@ func checkClaims(intent broker.Intent, now time.Time) error {
 // Sign asks Vault to sign a JWS signing input with exactly the version that key names. It verifies the signature and returns the
 // third part of the JWS. It asks at most once. Errors are as for Mint.
 func (m *Minter) Sign(ctx context.Context, key broker.Key, signingInput string) (string, error) {
-	of := m.keyOf(key)
-	v, err := of.ring.Load().find(key)
+	of, v, err := m.find(key)
 	if err != nil {
 		return "", err
 	}
 	signature, err := m.sign(ctx, &of.signings, v, signingInput)
 	return base64.RawURLEncoding.EncodeToString(signature), err
-}
-
-func (m *Minter) keyOf(key broker.Key) *transitKey {
-	if key.Algorithm == rs256 {
-		return &m.rsa
-	}
-	return &m.main
 }
 
 // signingInput returns the part of the JWS that gets signed. It takes the claims byte for byte from the intent.
@@ -176,7 +167,7 @@ func (m *Minter) signAll(of *signings) {
 	for batch := of.take(); len(batch) > 0; batch = of.take() {
 		key := batch[0].version.key
 		inputs := make([]map[string][]byte, len(batch)) // JSON encodes bytes in base64
-		hashed := key.Algorithm != "EdDSA"
+		hashed := key.Algorithm != edDSA
 		for i, s := range batch {
 			text := []byte(s.input)
 			// Vault reads and checks its input several times, so a short input saves time. Ed25519 signs the text itself.

@@ -39,7 +39,7 @@ func TestQueuedSignaturesShareARequest(t *testing.T) {
 	private := p256(t)
 	v := newImpostor(t, private)
 	m := open(t, knock(t, v.URL))
-	key, err := m.Key()
+	key, err := m.Key("ES256")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestRefusedTextFailsAlone(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			v := newImpostor(t, private)
 			m := open(t, knock(t, v.URL))
-			key, err := m.Key()
+			key, err := m.Key("ES256")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -135,7 +135,7 @@ func TestAbandonedTextIsNotSigned(t *testing.T) {
 	private := p256(t)
 	v := newImpostor(t, private)
 	m := open(t, knock(t, v.URL))
-	key, err := m.Key()
+	key, err := m.Key("ES256")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -34,19 +35,18 @@ func dial(t *testing.T, a *admin, key string, auth mint.Auth) mint.Config {
 // TestSignWithVault checks each algorithm's signature with a library that had no part in making it.
 func TestSignWithVault(t *testing.T) {
 	a := realVault(t)
-	for algorithm, kind := range map[string]string{"ES256": "ecdsa-p256", "EdDSA": "ed25519"} {
+	a.tokenKeys(t, "sign")
+	auth, secret := a.role(t, "sign", nil)
+	for _, algorithm := range []string{"ES256", "EdDSA", "RS256"} {
 		t.Run(algorithm, func(t *testing.T) {
-			name := "sign-" + kind
-			a.key(t, name, kind)
-			auth, secret := a.role(t, name, nil)
 			log := &journal{}
-			cfg := dial(t, a, name, auth)
+			cfg := dial(t, a, "sign", auth)
 			cfg.Log = log.logger()
 			m := open(t, cfg)
 			if err := m.Ready(t.Context()); err != nil {
 				t.Errorf("ready: got %v", err)
 			}
-			key, err := m.Key()
+			key, err := m.Key(algorithm)
 			if err != nil || key.Algorithm != algorithm || key.Version < 1 {
 				t.Fatalf("got key %v, %v; want one of %s", key, err, algorithm)
 			}
@@ -106,24 +106,25 @@ func TestVaultPolicyAllowsNothingElse(t *testing.T) {
 		return out
 	}
 	a.write(t, "transit/keys/walk-log", map[string]any{"type": "ed25519"})
+	a.write(t, "transit/keys/walk-eddsa", map[string]any{"type": "ed25519"})
 	a.write(t, "transit/keys/walk-rs256", map[string]any{"type": "rsa-2048"})
 	text := base64.StdEncoding.EncodeToString([]byte("text"))
 	batch := []any{map[string]any{"input": text}}
-	sign := map[string]any{"batch_input": batch, "key_version": 1, "marshaling_algorithm": "jws", "prehashed": false}
-	with := func(name string, value any) map[string]any {
-		out := map[string]any{"batch_input": batch, "key_version": 1, "marshaling_algorithm": "jws", "prehashed": false}
-		out[name] = value
-		return out
-	}
-	withRS256 := func(name string, value any) map[string]any {
-		digest := base64.StdEncoding.EncodeToString(make([]byte, 32))
-		out := map[string]any{
-			"batch_input": []any{map[string]any{"input": digest}}, "key_version": 1, "marshaling_algorithm": "jws", "prehashed": true,
-			"signature_algorithm": "pkcs1v15", "hash_algorithm": "sha2-256",
+	digests := []any{map[string]any{"input": base64.StdEncoding.EncodeToString(make([]byte, 32))}}
+	form := func(fixed map[string]any) func(name string, value any) map[string]any {
+		return func(name string, value any) map[string]any {
+			out := maps.Clone(fixed)
+			out[name] = value
+			return out
 		}
-		out[name] = value
-		return out
 	}
+	with := form(map[string]any{"batch_input": digests, "key_version": 1, "marshaling_algorithm": "jws", "prehashed": true})
+	withText := form(map[string]any{"batch_input": batch, "key_version": 1, "marshaling_algorithm": "jws", "prehashed": false})
+	withRS256 := form(map[string]any{
+		"batch_input": digests, "key_version": 1, "marshaling_algorithm": "jws", "prehashed": true,
+		"signature_algorithm": "pkcs1v15", "hash_algorithm": "sha2-256",
+	})
+	sign, signText := with("key_version", 1), withText("key_version", 1)
 	for _, tc := range []struct {
 		method, path string
 		body         map[string]any
@@ -144,7 +145,21 @@ func TestVaultPolicyAllowsNothingElse(t *testing.T) {
 		{"GET", "transit/export/signing-key/walk-rs256", nil, false},
 		{"PUT", "transit/sign/walk", sign, true},
 		{"GET", "transit/keys/walk", nil, true},
-		{"PUT", "transit/sign/walk-log", sign, true},
+		{"PUT", "transit/sign/walk", signText, false},
+		{"PUT", "transit/sign/walk-eddsa", signText, true},
+		{"GET", "transit/keys/walk-eddsa", nil, true},
+		{"PUT", "transit/sign/walk-eddsa", sign, false},
+		{"PUT", "transit/sign/walk-eddsa", withText("input", text), false},
+		{"PUT", "transit/sign/walk-eddsa", withText("marshaling_algorithm", "asn1"), false},
+		{"PUT", "transit/sign/walk-eddsa", withText("hash_algorithm", "none"), false},
+		{"PUT", "transit/sign/walk-eddsa", withText("context", text), false},
+		{"PUT", "transit/sign/walk-eddsa/sha2-512", signText, false},
+		{"PUT", "transit/sign/walk-eddsa2", signText, false},
+		{"PUT", "transit/keys/walk-eddsa", map[string]any{"type": "ed25519"}, false},
+		{"PUT", "transit/keys/walk-eddsa/rotate", nil, false},
+		{"PUT", "transit/keys/walk-eddsa/config", map[string]any{"exportable": true}, false},
+		{"GET", "transit/export/signing-key/walk-eddsa", nil, false},
+		{"PUT", "transit/sign/walk-log", signText, true},
 		{"GET", "transit/keys/walk-log", nil, true},
 		{"GET", "auth/token/lookup-self", nil, true},
 		{"PUT", "auth/token/renew-self", map[string]any{"increment": 0}, true},
@@ -187,8 +202,8 @@ func TestVaultPolicyAllowsNothingElse(t *testing.T) {
 		{"PUT", "transit/sign/walk", with("marshaling_algorithm", "asn1"), false},
 		{"PUT", "transit/sign/walk", with("hash_algorithm", "sha1"), false},
 		{"PUT", "transit/sign/walk/sha2-512", sign, false},
-		{"PUT", "transit/sign/walk-log", with("input", text), false},
-		{"PUT", "transit/sign/walk-log2", sign, false},
+		{"PUT", "transit/sign/walk-log", withText("input", text), false},
+		{"PUT", "transit/sign/walk-log2", signText, false},
 		{"PUT", "transit/keys/walk-log/rotate", nil, false},
 		{"PUT", "transit/keys/walk-log/config", map[string]any{"exportable": true}, false},
 		{"PUT", "transit/sign/walk2", sign, false},
@@ -245,8 +260,8 @@ func TestVaultPolicyAllowsNothingElse(t *testing.T) {
 			t.Errorf("%s %s %v: got %d, want 403", tc.method, tc.path, tc.body, status)
 		}
 	}
-	if got := strings.Count(mint.Policy("transit", "walk", "brevet"), "path \""); got != 16 {
-		t.Errorf("the policy has %d paths: this walk knows of 16", got)
+	if got := strings.Count(mint.Policy("transit", "walk", "brevet"), "path \""); got != 18 {
+		t.Errorf("the policy has %d paths: this walk knows of 18", got)
 	}
 }
 
@@ -272,7 +287,7 @@ func statusOf(t *testing.T, a *admin, token, method, path string, body map[strin
 // TestLoginWithJWTSVID logs in with the broker's own SPIFFE identity.
 func TestLoginWithJWTSVID(t *testing.T) {
 	a := realVault(t)
-	a.key(t, "jwt", "ed25519")
+	a.key(t, "jwt", "ecdsa-p256")
 	issuer, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: spiffeid.RequireTrustDomainFromString("acme.example")})
 	if err != nil {
 		t.Fatal(err)
@@ -323,7 +338,7 @@ func signs(t *testing.T, m *mint.Minter) {
 
 func trySign(t *testing.T, m *mint.Minter) error {
 	t.Helper()
-	key, err := m.Key()
+	key, err := m.Key("ES256")
 	if err != nil {
 		return err
 	}
@@ -334,7 +349,7 @@ func trySign(t *testing.T, m *mint.Minter) error {
 // TestLoginOutlivesItsTokens gives the broker tokens that live for two seconds, or three with renewals.
 func TestLoginOutlivesItsTokens(t *testing.T) {
 	a := realVault(t)
-	a.key(t, "brief", "ed25519")
+	a.key(t, "brief", "ecdsa-p256")
 	auth, secret := a.role(t, "brief", map[string]any{"token_ttl": "2s", "token_max_ttl": "3s"})
 	log := &journal{}
 	cfg := dial(t, a, "brief", auth)
@@ -433,21 +448,21 @@ func TestRotationInVault(t *testing.T) {
 	cfg.Now, cfg.Refresh = turned.Now, 50*time.Millisecond
 	m := open(t, cfg)
 	run(t, m)
-	first, err := m.Key()
+	first, err := m.Key("ES256")
 	if err != nil {
 		t.Fatal(err)
 	}
 	a.write(t, "transit/keys/turn/rotate", nil)
 	rotated := time.Now()
 	until(t, "the new version in the JWKS", func() bool { return len(keysOf(t, m)) == 2 })
-	if key, err := m.Key(); err != nil || key != first {
+	if key, err := m.Key("ES256"); err != nil || key != first {
 		t.Errorf("before the overlap: got %v, %v; want the first version", key, err)
 	}
 	wantKeys(t, m, "before the overlap", "1 signs published", "2 published")
 	signs(t, m)
 
 	turned.Set(rotated.Add(5*time.Minute + 20*time.Second)) // JWKS max age, refresh and slack
-	until(t, "the new version to sign", func() bool { key, err := m.Key(); return err == nil && key.Version == first.Version+1 })
+	until(t, "the new version to sign", func() bool { key, err := m.Key("ES256"); return err == nil && key.Version == first.Version+1 })
 	if got := kids(t, m); !slices.Contains(got, first.ID) || len(got) != 2 {
 		t.Errorf("during the overlap: got JWKS %v, want both versions", got)
 	}
@@ -533,10 +548,10 @@ func kids(t *testing.T, m *mint.Minter) []string {
 func TestMissingOrUnsuitableKeyPreventsStart(t *testing.T) {
 	a := realVault(t)
 	a.write(t, "transit/keys/rsa", map[string]any{"type": "rsa-2048"})
-	a.write(t, "transit/keys/open", map[string]any{"type": "ed25519", "exportable": true})
-	a.write(t, "transit/keys/derived", map[string]any{"type": "ed25519", "derived": true})
+	a.write(t, "transit/keys/open", map[string]any{"type": "ecdsa-p256", "exportable": true})
+	a.write(t, "transit/keys/edwards", map[string]any{"type": "ed25519"})
 	for key, want := range map[string]error{
-		"rsa": mint.ErrKeyUnfit, "open": mint.ErrKeyUnfit, "derived": mint.ErrKeyUnfit, "none": broker.ErrVaultUnavailable,
+		"rsa": mint.ErrKeyUnfit, "open": mint.ErrKeyUnfit, "edwards": mint.ErrKeyUnfit, "none": broker.ErrVaultUnavailable,
 	} {
 		a.write(t, "sys/policies/acl/"+key, map[string]any{"policy": mint.Policy("transit", key, "brevet")})
 		_, err := mint.Open(t.Context(), dial(t, a, key, mint.Auth{TokenFile: file(t, a.token(t, key, "10m"))}))

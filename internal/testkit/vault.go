@@ -54,7 +54,7 @@ func (s *Stack) openVault(t testing.TB, catalogue *scopes.Catalogue, log *slog.L
 	login, err := mint.Bootstrap{
 		GitHub: catalogue.NeedsGitHub(), GitHubKeys: keys,
 		Addr: s.vault.Addr(), Token: s.vault.RootToken(),
-		Mount: "transit", SigningKey: key, KeyType: "ecdsa-p256", Role: key, TokenRole: key, Policies: policies,
+		Mount: "transit", SigningKey: key, Role: key, TokenRole: key, Policies: policies,
 	}.Run(t.Context())
 	if err != nil {
 		t.Fatalf("preparing Vault: %v", err)

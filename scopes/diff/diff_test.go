@@ -91,12 +91,13 @@ func TestPlanOfOneChange(t *testing.T) {
 			want: []string{"params.currency: one of EUR, USD -> string that matches [A-Z]+, at most 200 bytes, changed"}, reach: diff.Changed,
 		},
 		{name: "bind to another key", old: ", bind: mtls", with: ", bind: dpop", want: []string{"credential.bind: mtls -> dpop, changed"}, reach: diff.Changed},
+		{name: "algorithm", old: ", bind: mtls", with: ", bind: mtls, algorithm: EdDSA", want: []string{"credential.algorithm: ES256 -> EdDSA, changed"}, reach: diff.Changed},
 		{name: "bind", old: ", bind: mtls", with: "", want: []string{"credential.bind: mtls -> none, widened"}, reach: diff.Widened},
 		{name: "uses", old: ", bind: mtls", with: ", bind: mtls, uses: 1", want: []string{"credential.uses:  -> 1, narrowed"}, reach: diff.Narrowed},
 		{name: "status list", old: ", bind: mtls", with: ", bind: mtls, status_list: true", want: []string{"credential.status_list:  -> true, narrowed"}, reach: diff.Narrowed},
 		{
 			name: "federation", old: ", bind: mtls", with: ", federation: {subject: 'mail:in'}",
-			want: []string{"credential.bind: mtls -> none, widened", "credential.federation.subject:  -> mail:in, changed", "credential.federation.algorithm:  -> RS256, changed"}, reach: diff.Changed,
+			want: []string{"credential.algorithm: ES256 -> , changed", "credential.bind: mtls -> none, widened", "credential.federation.subject:  -> mail:in, changed", "credential.federation.algorithm:  -> RS256, changed"}, reach: diff.Changed,
 		},
 		{
 			name: "exchange", base: testscopes.Replace(t, testscopes.Scopes, ", bind: mtls", ", federation: {subject: 'mail:in', exchange: {as: aws, role: 'arn:aws:iam::123456789012:role/in', region: eu-central-1}}"),
@@ -286,6 +287,7 @@ func TestPlanFromNothing(t *testing.T) {
 		{Field: "ttl.max", New: "1h", Reach: diff.Same},
 		{Field: "credential.kind", New: "jwt", Reach: diff.Same},
 		{Field: "credential.audience", New: "https://mail.example", Reach: diff.Same},
+		{Field: "credential.algorithm", New: "ES256", Reach: diff.Same},
 		{Field: "credential.bind", New: "mtls", Reach: diff.Same},
 	}}
 	if differs := cmp.Diff(want, got.Scopes[3]); differs != "" {

@@ -184,6 +184,7 @@ func describeParam(p scopes.Param) string {
 func (d *fieldDiff) credential(a, b scopes.Credential) {
 	d.add("credential.kind", a.Kind, b.Kind, Changed)
 	d.add("credential.audience", a.Audience, b.Audience, Changed)
+	d.add("credential.algorithm", a.Algorithm, b.Algorithm, Changed)
 	rebound := Changed // two bindings cannot be compared, but no binding is the loosest
 	if a.Bind == scopes.BindNone || b.Bind == scopes.BindNone {
 		rebound = looser(a.Bind != scopes.BindNone, b.Bind != scopes.BindNone)

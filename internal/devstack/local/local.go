@@ -278,7 +278,7 @@ func (s *Stack) prepareVault(ctx context.Context) error {
 	}
 	bootstrap := mint.Bootstrap{
 		Addr: s.Vault.Addr(), Token: s.Vault.RootToken(),
-		Mount: "transit", SigningKey: "brevet", KeyType: "ecdsa-p256", Role: "brevet",
+		Mount: "transit", SigningKey: "brevet", Role: "brevet",
 		TokenRole: "brevet", Policies: catalogue.VaultPolicies(),
 		GitHub: catalogue.NeedsGitHub(), GitHubKeys: s.wanted.GitHubKeys,
 	}
