@@ -55,14 +55,14 @@ var gated = []scopes.File{{Name: "scopes.yaml", Data: []byte(`scopes:
     authority: read
     resource: git:issues
     ttl: {default: 5m, max: 15m}
-    credential: {kind: jwt, audience: https://git.test, bind: dpop}
+    credential: {kind: jwt, audience: https://git.test, algorithm: EdDSA, bind: dpop}
     egress: [{hosts: [api.git.test], methods: [GET], paths: [/issues, /other]}]
   - name: git.issues.once
     title: Read issues once
     authority: read
     resource: git:issues
     ttl: {default: 5m, max: 15m}
-    credential: {kind: jwt, audience: https://git.test, uses: 1}
+    credential: {kind: jwt, audience: https://git.test, algorithm: EdDSA, uses: 1}
     egress: [{hosts: [api.git.test], methods: [GET], paths: [/issues]}]
   - name: git.issues.inside
     title: Read issues, but behind no gateway

@@ -310,21 +310,12 @@ func TestFederatedTokensAreNoAccessTokens(t *testing.T) {
 	for scope := range clouds {
 		tokens[scope] = token(t, c, deploy(scope)).Secret.Reveal()
 	}
-	guarded := func(raw string) int {
-		guard, err := resourceserver.New(resourceserver.Config{Issuer: testkit.Audience, Audience: "https://cloud.test", HTTPClient: reaches(t, s), Now: time.Now})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://cloud.test/", nil)
-		r.Header.Set("Authorization", "Bearer "+raw)
-		guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })).ServeHTTP(w, r)
-		return w.Code
-	}
-	if got := guarded(access); got != 200 {
+	cloud := resourceserver.Config{Audience: "https://cloud.test"}
+	if got := atServer(t, s, cloud, access); got != 200 {
 		t.Fatalf("the resource server answers an access token with %d", got)
 	}
 	for name, raw := range tokens {
-		if got := guarded(raw); got != 401 {
+		if got := atServer(t, s, cloud, raw); got != 401 {
 			t.Errorf("%s: the resource server answers %d, want 401", name, got)
 		}
 		for _, who := range []string{gitServer, agent} {
@@ -543,32 +534,5 @@ func TestRotatedRS256KeyIsPublishedBeforeItSigns(t *testing.T) {
 	far = newFarSide(t, s, clouds["aws.deploy"]) // that replica has not read the new version: nobody signs with it yet
 	if status, text := far.exchange(t, token(t, other.Client(t, agent), deploy("aws.deploy")).Secret.Reveal()); status != 200 {
 		t.Errorf("keys of before: got %d %s", status, text)
-	}
-}
-
-// A Vault that an earlier version prepared serves all other scopes. The scope that needs RS256 says what to run.
-func TestMissingRS256KeyNamesBootstrap(t *testing.T) {
-	t.Parallel()
-	s := testkit.NewStack(t, withClouds)
-	vault, name := s.Vault(t), "transit/keys/"+s.VaultAccess().SigningKey+"-rs256"
-	if _, err := vault.Logical().WriteWithContext(t.Context(), name+"/config", map[string]any{"deletion_allowed": true}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := vault.Logical().DeleteWithContext(t.Context(), name); err != nil {
-		t.Fatal(err)
-	}
-	s = s.FreshReplica(t)
-	c := s.Client(t, agent)
-	_, err := c.Request(t.Context(), deploy("aws.deploy"))
-	var p *client.Problem
-	if !errors.As(err, &p) || p.Code != openapi.CodeVaultRefused || !strings.Contains(p.Detail, "brevet bootstrap") {
-		t.Errorf("got %v", err)
-	}
-	if text := s.Log.String(); !strings.Contains(text, "-rs256") || !strings.Contains(text, "run brevet bootstrap") {
-		t.Errorf("the log does not name the key: %s", text)
-	}
-	token(t, c, deploy("gcp.deploy"))
-	if got := metadata[openapi.OpenIDConfiguration](t, s, "/.well-known/openid-configuration"); !slices.Equal(got.IDTokenSigningAlgValuesSupported, []string{"ES256"}) {
-		t.Errorf("got the algorithms %q", got.IDTokenSigningAlgValuesSupported)
 	}
 }

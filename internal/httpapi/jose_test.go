@@ -23,7 +23,7 @@ func TestJoseAgrees(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := testkit.Jose(t, testkit.JoseTask{
-		Task: "verify", Token: raw, JWKS: jwks, Issuer: testkit.Audience, Audience: "https://mail.test",
+		Task: "verify", Token: raw, JWKS: jwks, Issuer: testkit.Audience, Audience: "https://mail.test", Alg: "ES256",
 	})
 	cnf, _ := read.Claims["cnf"].(map[string]any)
 	if read.Claims["sub"] != agent || read.Claims["jti"] != got.Token.ID || cnf["jkt"] != key.Thumbprint() || read.Thumbprint != read.KeyID {
@@ -50,6 +50,29 @@ func TestJoseAgrees(t *testing.T) {
 	}
 }
 
+// It accepts a token of each algorithm, and the status list of each, which has the default algorithm.
+func TestJoseAgreesOnAlgorithms(t *testing.T) {
+	t.Parallel()
+	s := testkit.NewStack(t, withAlgorithms)
+	jwks, err := s.Minter.JWKS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for algorithm, ask := range signedBy {
+		issued := token(t, s.Client(t, agent), ask)
+		raw := issued.Secret.Reveal()
+		read := testkit.Jose(t, testkit.JoseTask{Task: "verify", Token: raw, JWKS: jwks, Issuer: testkit.Audience, Audience: "https://git.test", Alg: algorithm})
+		if read.Claims["sub"] != agent || read.Claims["jti"] != issued.ID || read.Thumbprint != read.KeyID {
+			t.Errorf("%s: jose reads our token as %+v", algorithm, read)
+		}
+		path, _ := listOf(t, tokenOf(t, s, raw, "https://git.test"))
+		_, _, list := get(t, s, path)
+		if read := testkit.Jose(t, testkit.JoseTask{Task: "status", Token: raw, List: list, JWKS: jwks, Alg: algorithm}); read.Status != 0 {
+			t.Errorf("%s: jose reads %d from %v, want 0", algorithm, read.Status, read.Claims)
+		}
+	}
+}
+
 // It also reads Brevet's status lists.
 func TestJoseAgreesOnStatusLists(t *testing.T) {
 	t.Parallel()
@@ -70,7 +93,7 @@ func TestJoseAgreesOnStatusLists(t *testing.T) {
 		raw := tok.Secret.Reveal()
 		path, _ := listOf(t, tokenOf(t, s, raw, "https://mail.test"))
 		_, _, list := get(t, s, path)
-		read := testkit.Jose(t, testkit.JoseTask{Task: "status", Token: raw, List: list, JWKS: jwks})
+		read := testkit.Jose(t, testkit.JoseTask{Task: "status", Token: raw, List: list, JWKS: jwks, Alg: "ES256"})
 		if read.Status != want || read.Claims["ttl"] != 20.0 {
 			t.Errorf("jose reads %d from %v, want %d", read.Status, read.Claims, want)
 		}

@@ -8,9 +8,9 @@ import { text } from 'node:stream/consumers';
 import { inflateSync } from 'node:zlib';
 
 // verify reads an access token as a resource server does.
-const verify = async ({ token, jwks, issuer, audience }) => {
+const verify = async ({ token, jwks, issuer, audience, alg }) => {
   const { payload, protectedHeader } = await jwtVerify(token, createLocalJWKSet(jwks), {
-    issuer, audience, typ: 'at+jwt', algorithms: ['ES256'], clockTolerance: 0,
+    issuer, audience, typ: 'at+jwt', algorithms: [alg], clockTolerance: 0,
     requiredClaims: ['iss', 'exp', 'aud', 'sub', 'client_id', 'iat', 'jti'],
   });
   const key = jwks.keys.find(({ kid }) => kid === protectedHeader.kid);
@@ -34,9 +34,9 @@ const check = async ({ proof }) => {
 };
 
 // status reads the status list that a token names, and the token's bit in it.
-const status = async ({ token, list, jwks }) => {
+const status = async ({ token, list, jwks, alg }) => {
   const keys = createLocalJWKSet(jwks);
-  const { payload: { status: { status_list: { idx, uri } } } } = await jwtVerify(token, keys, { typ: 'at+jwt', algorithms: ['ES256'] });
+  const { payload: { status: { status_list: { idx, uri } } } } = await jwtVerify(token, keys, { typ: 'at+jwt', algorithms: [alg] });
   const { payload } = await jwtVerify(list, keys, {
     subject: uri, typ: 'statuslist+jwt', algorithms: ['ES256'], clockTolerance: 0, requiredClaims: ['sub', 'iat', 'exp', 'ttl'],
   });
