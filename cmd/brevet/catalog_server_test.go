@@ -94,9 +94,9 @@ func TestCatalogPlanNamesPoliciesOfVault(t *testing.T) {
 	inProcess(t, on(admin, "plan", folder)...).want(t, 0, "Run brevet bootstrap", "brevet-scope.notes.read.")
 }
 
-// TestCatalogPlanNamesTheFirstNeedOfRS256 checks that a plan says what Vault must have before the new scope works, and an apply of
+// TestCatalogPlanNamesTheFirstNeedOfAKey checks that a plan says what Vault must have before the new scope works, and an apply of
 // the next change does not.
-func TestCatalogPlanNamesTheFirstNeedOfRS256(t *testing.T) {
+func TestCatalogPlanNamesTheFirstNeedOfAKey(t *testing.T) {
 	_, admin, _ := served(t, testkit.Options{})
 	folder := draftOf(t)
 	for _, name := range []string{"cloud.yaml", "models.yaml", "code.yaml", "platform.cedar"} { // what has federation, and what names it
@@ -117,11 +117,33 @@ func TestCatalogPlanNamesTheFirstNeedOfRS256(t *testing.T) {
 		t.Fatal(err)
 	}
 	const says = "run brevet bootstrap first"
-	inProcess(t, on(admin, "apply", folder, "--reason", "cloud", "--yes")...).want(t, 0, says, "sts.amazonaws.com")
-	edit(t, cloud, "title: Deploy", "title: Deploy the site")
-	if got := inProcess(t, on(admin, "plan", folder)...); got.code != 0 || strings.Contains(got.out+got.err, says) {
-		t.Errorf("got %d %s %s", got.code, got.out, got.err)
+	plan := func(key string) {
+		t.Helper()
+		got := inProcess(t, on(admin, "plan", folder)...)
+		if text := got.out + got.err; got.code != 0 || strings.Contains(text, says) != (key != "") || !strings.Contains(text, key) {
+			t.Errorf("got %d %s %s, want %q", got.code, got.out, got.err, key)
+		}
 	}
+	inProcess(t, on(admin, "apply", folder, "--reason", "cloud", "--yes")...).want(t, 0, says, "needs the key for RS256", "sts.amazonaws.com")
+	edit(t, cloud, "title: Deploy", "title: Deploy the site")
+	plan("")
+	site := filepath.Join(folder, "site.yaml")
+	if err := os.WriteFile(site, []byte(`scopes:
+  - name: site.read
+    title: Read
+    authority: read
+    resource: cloud:site
+    ttl: {default: 1m, max: 5m}
+    credential: {kind: jwt, audience: https://site.test, algorithm: ES256}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	plan("")
+	edit(t, site, "algorithm: ES256", "algorithm: EdDSA")
+	plan("needs the key for EdDSA")
+	inProcess(t, on(admin, "apply", folder, "--reason", "faster", "--yes")...).want(t, 0, says)
+	edit(t, site, "title: Read", "title: Read the site")
+	plan("")
 }
 
 // TestCatalogChangeNeedsASecondAdmin checks that one admin proposes a catalogue, and that another sees the changes before

@@ -25,7 +25,7 @@ func TestRun(t *testing.T) {
 	if err := run(t.Context(), o, &out); err != nil {
 		t.Fatal(err)
 	}
-	if !regexp.MustCompile(`\ncpu( (issue|login|dynamic-long|dynamic|creds)=\d+\([a-z0-9:,]*\)){5}\nratio issue/login=\d+\.\d\d issue/sign=\d+\.\d\d dynamic/creds=\d+\.\d\d\n$`).Match(out.Bytes()) {
+	if !regexp.MustCompile(`\ncpu( (issue|login|dynamic-long|dynamic|creds|issue-eddsa)=\d+\([a-z0-9:,]*\)){6}\nratio issue/login=\d+\.\d\d issue/sign=\d+\.\d\d dynamic/creds=\d+\.\d\d issue-eddsa/login=\d+\.\d\d\n$`).Match(out.Bytes()) {
 		t.Errorf("got %s, want the processor time and the ratios in the last lines", &out)
 	}
 	text, err := os.ReadFile(figures)

@@ -51,7 +51,7 @@ func figuresOf(l load) figures {
 // Targets that are compared run in turn. Database logins come last: what is compared with a login at Vault, which creates
 // three files, must not depend on the files that database logins leave, or on the deletion of those files.
 var (
-	tokens = []string{"issue", "login", "issue-jwt", "sign"}
+	tokens = []string{"issue", "login", "issue-eddsa", "issue-jwt", "sign"}
 	logins = []string{"dynamic-long", "dynamic", "creds"}
 )
 
@@ -71,7 +71,7 @@ func ratioOf(loads map[string][]load, figure func(load) float64, ours, theirs st
 
 func p99(l load) float64 { return float64(l.at(0.99)) }
 
-var ratios = [][2]string{{"issue", "login"}, {"issue-jwt", "login"}, {"issue", "sign"}, {"dynamic", "creds"}, {"dynamic-long", "creds"}}
+var ratios = [][2]string{{"issue", "login"}, {"issue-eddsa", "login"}, {"issue-jwt", "login"}, {"issue", "sign"}, {"dynamic", "creds"}, {"dynamic-long", "creds"}}
 
 // print writes the table, the servers' processor time, and the ratios as the last line.
 func (r *report) print(out io.Writer) {
@@ -92,10 +92,10 @@ func (r *report) print(out io.Writer) {
 	r.ratios(out, r.atFirst, ", at first")
 	fmt.Fprintf(out, "and when %d more were issued and %d logins made:\n", r.Between["issue"], r.Between["login"])
 	r.ratios(out, r.loads, "")
-	processorLine(out, r.loads, "issue", "login", "dynamic-long", "dynamic", "creds")
+	processorLine(out, r.loads, "issue", "login", "dynamic-long", "dynamic", "creds", "issue-eddsa")
 	middle := func(ours, theirs string) float64 { all := ratio(r.loads, ours, theirs); return all[len(all)/2] }
-	fmt.Fprintf(out, "ratio issue/login=%.2f issue/sign=%.2f dynamic/creds=%.2f\n",
-		middle("issue", "login"), middle("issue", "sign"), middle("dynamic", "creds"))
+	fmt.Fprintf(out, "ratio issue/login=%.2f issue/sign=%.2f dynamic/creds=%.2f issue-eddsa/login=%.2f\n",
+		middle("issue", "login"), middle("issue", "sign"), middle("dynamic", "creds"), middle("issue-eddsa", "login"))
 }
 
 // printLogins writes what concerns database logins.

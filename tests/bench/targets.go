@@ -21,7 +21,10 @@ type target func(n int) ([]call, error)
 // targets are the things that are compared. The first ones are Brevet's, the others are the alternatives without it.
 func (d *deployment) targets() map[string]target {
 	return map[string]target{
-		"issue":        func(n int) ([]call, error) { return d.sandboxes(n, d.url) },
+		"issue": func(n int) ([]call, error) { return d.sandboxes(n, d.url) },
+		"issue-eddsa": func(n int) ([]call, error) {
+			return callers(n, func(i int) (call, error) { return d.sandbox(i, d.url, readEdDSA) })
+		},
 		"issue-jwt":    func(n int) ([]call, error) { return d.bearers(n, read) },
 		"dynamic":      func(n int) ([]call, error) { return d.readers(n, "bench.database") },
 		"dynamic-long": func(n int) ([]call, error) { return d.readers(n, "bench.database.long") },
@@ -33,6 +36,9 @@ func (d *deployment) targets() map[string]target {
 
 // read is the request body that most measurements use.
 var read = map[string]any{"scope": "bench.read", "params": map[string]any{"repo": "acme/api"}, "task": "bench"}
+
+// readEdDSA is read for a scope whose tokens EdDSA signs in place of ES256.
+var readEdDSA = map[string]any{"scope": "bench.read.eddsa", "params": read["params"], "task": "bench"}
 
 func agent(i int) spiffeid.ID {
 	return spiffeid.RequireFromString(fmt.Sprintf("spiffe://%s/agents/agent-%d", domain, i))
