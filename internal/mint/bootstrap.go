@@ -56,9 +56,9 @@ type Login struct {
 }
 
 // Run enables Transit and AppRole if they are missing. It creates a key for each algorithm of tokens (ES256, EdDSA and RS256), and a
-// key for the ledger's checkpoints; none can leave Vault. It also creates the AppRole that may use
-// them, the token role, and the policies of scopes. It may be run again: it keeps existing keys, and always creates a new secret
-// id. DestroyEarlier ends the ones before.
+// key for the ledger's checkpoints; none can leave Vault. It also creates the AppRole that may use them, the token role, and the
+// policies of scopes. It may be run again: it keeps existing keys, and always creates a new secret id. DestroyEarlier ends the ones
+// before.
 func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	b.TokenRole, b.MaxTTL = cmp.Or(b.TokenRole, defaultTokenRole), cmp.Or(b.MaxTTL, longestGrant)
 	if err := b.check(); err != nil {

@@ -270,16 +270,24 @@ func TestOptionalKeysRotateByTheSameRules(t *testing.T) {
 				return raw
 			}
 			before := signed("before the overlap")
+			allRead := func() bool { // since the clock was set
+				for _, name := range []string{"ES256", "EdDSA", "RS256"} {
+					if _, err := m.Key(name); err != nil {
+						return false
+					}
+				}
+				return m.Ready(t.Context()) == nil
+			}
 
 			turned.Set(rotated.Add(5*time.Minute + 20*time.Second)) // JWKS max age, refresh and slack
-			until(t, "the new version to sign", func() bool { key, err := m.Key(algorithm); return err == nil && key.Version == 2 })
+			until(t, "the new version to sign", func() bool { key, err := m.Key(algorithm); return err == nil && key.Version == 2 && allRead() })
 			wantKeys(t, m, "during the overlap", turning(algorithm, "1 published", "2 signs published")...)
 			independently(t, m, before)
 			signed("during the overlap")
 
 			turned.Set(rotated.Add(21 * time.Minute)) // and the longest life of a token
 			until(t, "the old version to leave", func() bool { return len(keysOf(t, m)) == 3 })
-			until(t, "a key that was read lately", func() bool { _, err := m.Key(algorithm); return err == nil && m.Ready(t.Context()) == nil })
+			until(t, "keys that were read lately", allRead)
 			wantKeys(t, m, "after the overlap", turning(algorithm, "1", "2 signs published")...)
 			signed("after the overlap")
 		})

@@ -82,7 +82,7 @@ func (m *Minter) refreshOptional(ctx context.Context, k *transitKey) {
 	switch {
 	case err == nil:
 		if last != nil && last.fault != nil {
-			m.cfg.Log.InfoContext(ctx, "signing key may sign", "key", k.signings.key, "algorithm", k.algorithm)
+			m.cfg.Log.InfoContext(ctx, "signing key is usable", "key", k.signings.key, "algorithm", k.algorithm)
 		}
 		k.ring.Store(ring)
 		return
@@ -98,7 +98,7 @@ func (m *Minter) refreshOptional(ctx context.Context, k *transitKey) {
 		faulty.versions = last.versions
 	}
 	if last == nil && !missing || last != nil && last.fault == nil {
-		m.cfg.Log.WarnContext(ctx, "signing key may not sign", "key", k.signings.key, "algorithm", k.algorithm, "error", err)
+		m.cfg.Log.WarnContext(ctx, "signing key is not usable", "key", k.signings.key, "algorithm", k.algorithm, "error", err)
 	}
 	k.ring.Store(faulty)
 }
