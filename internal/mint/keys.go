@@ -119,8 +119,10 @@ type keyAnswer struct {
 func (m *Minter) readKeys(ctx context.Context, name, algorithm string, types []string) (*keyring, error) {
 	const doing = "reading the signing key"
 	at := m.cfg.Now()
-	data, err := m.call(ctx, doing, func(ctx context.Context) (map[string]any, error) {
-		return dataOf(m.client.Logical().ReadWithContext(ctx, m.cfg.Mount+"/keys/"+name))
+	var data map[string]any
+	err := m.call(ctx, doing, func(ctx context.Context) (err error) {
+		data, err = dataOf(m.client.Logical().ReadWithContext(ctx, m.cfg.Mount+"/keys/"+name))
+		return err
 	})
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -141,7 +142,7 @@ func (m *Minter) sign(ctx context.Context, of *signings, v version, input string
 	of.busy = true
 	of.mu.Unlock()
 	if first {
-		go m.signAll(of) //nolint:gosec // it works for all callers, and each of them may leave early
+		go m.signAll(of)
 	}
 	var got signed
 	select {
@@ -162,51 +163,54 @@ func (m *Minter) sign(ctx context.Context, of *signings, v version, input string
 // signAll sends requests until the queue is empty. It runs independently of any caller: each of them may leave while the others
 // wait.
 func (m *Minter) signAll(of *signings) {
-	// The callers of the last request are just waking up. Yield so that they can queue their next texts.
-	runtime.Gosched()
-	for batch := of.take(); len(batch) > 0; batch = of.take() {
-		key := batch[0].version.key
-		inputs := make([]map[string][]byte, len(batch)) // JSON encodes bytes in base64
-		hashed := key.Algorithm != edDSA
-		for i, s := range batch {
-			text := []byte(s.input)
-			// Vault reads and checks its input several times, so a short input saves time. Ed25519 signs the text itself.
-			if hashed {
-				digest := sha256.Sum256(text)
-				text = digest[:]
-			}
-			inputs[i] = map[string][]byte{"input": text}
+	for {
+		m.signSome(of)
+		if !of.more() {
+			return
 		}
-		var results []result
-		_, err := m.call(context.Background(), "signing", func(ctx context.Context) (map[string]any, error) {
-			body := map[string]any{
-				"batch_input":          inputs,
-				"key_version":          key.Version,
-				"marshaling_algorithm": "jws",
-				"prehashed":            hashed,
-			}
-			if key.Algorithm == rs256 { // Vault would use PSS
-				body["signature_algorithm"], body["hash_algorithm"] = "pkcs1v15", "sha2-256"
-			}
-			data, err := dataOf(m.client.Logical().WriteWithContext(ctx, m.cfg.Mount+"/sign/"+of.key, body))
-			if err == nil {
-				results, err = resultsOf(data, len(batch))
-			}
-			return data, err
-		})
-		for i, s := range batch {
-			got := signed{err: err}
-			if err == nil {
-				got.signature, got.err = results[i].signature(key.Version)
-			}
-			s.done <- got
-		}
-		runtime.Gosched()
 	}
 }
 
-// take removes from the queue the oldest text and the others for the same key version, at most maxSigned of them. If it returns
-// none, the queue is empty, and the next call of sign starts signAll again.
+// signSome sends one request with the oldest texts of the queue, and answers their callers.
+func (m *Minter) signSome(of *signings) {
+	// The callers of the last request are just waking up. Yield so that they can queue their next texts.
+	runtime.Gosched()
+	batch := of.take()
+	if len(batch) == 0 { // their callers have left
+		return
+	}
+	key := batch[0].version.key
+	body := signRequest{Inputs: make([]signInput, len(batch)), KeyVersion: key.Version, Marshaling: "jws", Prehashed: key.Algorithm != edDSA}
+	if key.Algorithm == rs256 { // Vault would use PSS
+		body.Signature, body.Hash = "pkcs1v15", "sha2-256"
+	}
+	for i, s := range batch {
+		text := []byte(s.input)
+		// Vault reads and checks its input several times, so a short input saves time. Ed25519 signs the text itself.
+		if body.Prehashed {
+			digest := sha256.Sum256(text)
+			text = digest[:]
+		}
+		body.Inputs[i].Input = text
+	}
+	var answer signAnswer
+	err := m.call(context.Background(), "signing", func(ctx context.Context) (err error) {
+		if err = m.send(ctx, m.cfg.Mount+"/sign/"+of.key, body, &answer); err == nil && !answer.complete(len(batch)) {
+			err = errNotUnderstood
+		}
+		return err
+	})
+	for i, s := range batch {
+		got := signed{err: err}
+		if err == nil {
+			got.signature, got.err = answer.Data.Results[i].signature(key.Version)
+		}
+		s.done <- got
+	}
+}
+
+// take removes from the queue the oldest text and the others for the same key version, at most maxSigned of them, and the texts whose
+// callers have left.
 func (s *signings) take() []*toSign {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,40 +225,54 @@ func (s *signings) take() []*toSign {
 		}
 	}
 	s.waiting = rest
-	s.busy = len(batch) > 0
 	return batch
 }
 
-// result is Vault's answer for one text: a signature, or the reason why there is none.
-type result struct {
-	text    string
-	refusal string
+// more reports whether texts are queued. If none is, the next caller of sign is the first again.
+func (s *signings) more() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy = len(s.waiting) > 0
+	return s.busy
 }
 
-func resultsOf(data map[string]any, want int) ([]result, error) {
-	all, _ := data["batch_results"].([]any)
-	if len(all) != want {
-		return nil, errNotUnderstood
-	}
-	results := make([]result, want)
-	for i, one := range all {
-		members, _ := one.(map[string]any)
-		text, _ := members["signature"].(string)
-		refusal, _ := members["error"].(string)
-		if text == "" && refusal == "" {
-			return nil, errNotUnderstood
-		}
-		results[i] = result{text, refusal}
-	}
-	return results, nil
+// signRequest is the body of a call of Transit's sign operation.
+type signRequest struct {
+	Inputs     []signInput `json:"batch_input"`
+	KeyVersion int         `json:"key_version"`
+	Marshaling string      `json:"marshaling_algorithm"`
+	Prehashed  bool        `json:"prehashed"`
+	Signature  string      `json:"signature_algorithm,omitzero"`
+	Hash       string      `json:"hash_algorithm,omitzero"`
+}
+
+type signInput struct {
+	Input []byte `json:"input"` // base64 in JSON
+}
+
+// signAnswer is Vault's answer to it, with a result for each text.
+type signAnswer struct {
+	Data struct {
+		Results []result `json:"batch_results"`
+	} `json:"data"`
+}
+
+// result is a signature, or the reason why there is none.
+type result struct {
+	Text    string `json:"signature"`
+	Refusal string `json:"error"`
+}
+
+func (a signAnswer) complete(want int) bool {
+	return len(a.Data.Results) == want && !slices.Contains(a.Data.Results, result{})
 }
 
 // signature extracts the signature from the text that Vault wraps it in. It does not verify the signature.
 func (r result) signature(version int) ([]byte, error) {
-	if r.refusal != "" {
-		return nil, unavailable("signing", &answerError{status: http.StatusBadRequest, messages: []string{clip(r.refusal)}})
+	if r.Refusal != "" {
+		return nil, unavailable("signing", &answerError{status: http.StatusBadRequest, messages: []string{clip(r.Refusal)}})
 	}
-	encoded, ok := strings.CutPrefix(r.text, "vault:v"+strconv.Itoa(version)+":")
+	encoded, ok := strings.CutPrefix(r.Text, "vault:v"+strconv.Itoa(version)+":")
 	if !ok {
 		return nil, fmt.Errorf("%w: not signed with version %d", broker.ErrMintMismatch, version)
 	}
