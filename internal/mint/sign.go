@@ -142,14 +142,18 @@ func (m *Minter) sign(ctx context.Context, of *signings, v version, input string
 	of.busy = true
 	of.mu.Unlock()
 	if first {
-		go m.signAll(of)
+		// No request is in flight, so this caller sends one itself: to wake another goroutine takes time, twice. The request has a timeout,
+		// and goes on for the others if this caller leaves.
+		m.signOwn(of)
 	}
 	var got signed
 	select {
 	case got = <-s.done:
 	case <-ctx.Done():
+	}
+	if err := ctx.Err(); err != nil { // also if the signature came too late
 		s.left.Store(true)
-		return nil, unavailable("signing", ctx.Err())
+		return nil, unavailable("signing", err)
 	}
 	if got.err != nil {
 		return nil, got.err
@@ -158,6 +162,17 @@ func (m *Minter) sign(ctx context.Context, of *signings, v version, input string
 		return nil, fmt.Errorf("%w: the signature does not verify", broker.ErrMintMismatch)
 	}
 	return got.signature, nil
+}
+
+// signOwn sends one request with the caller's text and those that were queued since. It leaves what is queued meanwhile to another
+// goroutine, also if it panics.
+func (m *Minter) signOwn(of *signings) {
+	defer func() {
+		if of.more() {
+			go m.signAll(of)
+		}
+	}()
+	m.signSome(of)
 }
 
 // signAll sends requests until the queue is empty. It runs independently of any caller: each of them may leave while the others
