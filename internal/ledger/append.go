@@ -35,8 +35,8 @@ type answer struct {
 	err     error
 }
 
-// append queues an entry and waits for its commit. If the caller gives up before the flusher takes the entry, nothing is
-// recorded. After that, the commit goes on without the caller.
+// append commits an entry, or queues it while another commit is in flight, and waits. If the caller gives up before the flusher takes a
+// queued entry, nothing is recorded. After that, the commit goes on without the caller.
 func (l *Ledger) append(ctx context.Context, e entry) (*broker.View, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, postgres.Unavailable("queueing a record", err)
@@ -48,6 +48,10 @@ func (l *Ledger) append(ctx context.Context, e entry) (*broker.View, error) {
 		return nil, errShed
 	}
 	j := &job{entry: e, done: make(chan answer, 1)}
+	if l.flushOwn(ctx, j) {
+		a := <-j.done
+		return a.earlier, l.disk.explain(a.err)
+	}
 	if err := l.enqueue(j); err != nil {
 		return nil, err
 	}
@@ -68,6 +72,19 @@ func (l *Ledger) append(ctx context.Context, e entry) (*broker.View, error) {
 	}
 }
 
+// flushOwn commits the caller's entry if nothing is queued or in flight: waking the flusher, and then the caller again, would take
+// longer. It returns only after the commit, within the flush timeout, even if the caller leaves meanwhile.
+func (l *Ledger) flushOwn(ctx context.Context, j *job) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.closed || len(l.urgent)+len(l.queue) > 0 || !l.flushing.TryLock() {
+		return false
+	}
+	defer l.flushing.Unlock()
+	l.flush(context.WithoutCancel(ctx), []*job{j})
+	return true
+}
+
 func (l *Ledger) enqueue(j *job) error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -80,6 +97,10 @@ func (l *Ledger) enqueue(j *job) error {
 	}
 	select {
 	case queue <- j:
+		select {
+		case l.arrived <- struct{}{}:
+		default: // run has not seen the last one yet
+		}
 		return nil
 	default:
 		return fmt.Errorf("%d records are waiting: %w", maxQueue, broker.ErrLedgerUnavailable)
@@ -89,29 +110,28 @@ func (l *Ledger) enqueue(j *job) error {
 // The queues of a ledger, as indexes.
 const urgently, normally = 0, 1
 
-// run commits until both queues are closed and empty. Entries that are queued while a commit is in flight go into the next one.
-// So a busy ledger shares commits, and an idle one waits for nothing. Urgent entries have batches of their own, which come first.
+// run commits what is queued until both queues are closed and empty. Entries that are queued while a commit is in flight go into the next
+// one. So a busy ledger shares commits, and an idle one waits for nothing. Urgent entries have batches of their own, which come first.
 // After each of these, a batch of the others has its turn, so that no number of urgent entries can stop the others.
 func (l *Ledger) run(ctx context.Context) {
 	defer close(l.stopped)
 	queues := [2]chan *job{urgently: l.urgent, normally: l.queue} // each nil once it is closed and empty
 	var first [2]*job                                             // of each queue: what comes next, because it was taken already
-	hold := func(which int, j *job, ok bool) {
-		if first[which] = j; !ok {
-			queues[which] = nil
-		}
-	}
 	// ready reports whether a queue has a job, and takes it.
 	ready := func(which int) bool {
 		if first[which] == nil {
 			select {
 			case j, ok := <-queues[which]:
-				hold(which, j, ok)
+				if first[which] = j; !ok {
+					queues[which] = nil
+				}
 			default:
 			}
 		}
 		return first[which] != nil
 	}
+	l.flushing.Lock()
+	defer l.flushing.Unlock()
 	for turn := urgently; ; {
 		switch {
 		case ready(turn):
@@ -120,12 +140,9 @@ func (l *Ledger) run(ctx context.Context) {
 		case queues[urgently] == nil && queues[normally] == nil:
 			return
 		default:
-			select {
-			case j, ok := <-queues[urgently]:
-				hold(urgently, j, ok)
-			case j, ok := <-queues[normally]:
-				hold(normally, j, ok)
-			}
+			l.flushing.Unlock() // while the ledger is idle, callers commit their own entries
+			<-l.arrived
+			l.flushing.Lock()
 			turn = urgently
 			continue
 		}

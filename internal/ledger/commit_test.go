@@ -321,7 +321,8 @@ func TestBrokenInsertWritesNothing(t *testing.T) {
 	db.Check(t)
 }
 
-// C1: if the caller gives up before the commit begins, there is no record. A commit in flight goes on without its caller.
+// C1: if the caller gives up before the commit begins, there is no record. A commit in flight goes on without its caller. A caller that
+// commits its own entry waits for it.
 func TestCallerThatGivesUp(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
@@ -333,36 +334,58 @@ func TestCallerThatGivesUp(t *testing.T) {
 		t.Errorf("before: got %v, want context.Canceled and ErrLedgerUnavailable", err)
 	}
 
-	waiting, release := hold(t, db)
-	defer release()
+	// The commit of the second caller waits for a lock that this test holds.
+	admin := testkit.Connect(t, db.AdminURL)
+	exec(t, admin, `CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF NEW.task = 'stalls' THEN PERFORM pg_advisory_xact_lock(1); END IF;
+			RETURN NEW;
+		END $$`)
+	exec(t, admin, `CREATE TRIGGER stall BEFORE INSERT ON issuances FOR EACH ROW EXECUTE FUNCTION stall()`)
+	exec(t, admin, `SELECT pg_advisory_lock(1)`)
 	type call struct {
 		rec    broker.Record
 		cancel context.CancelFunc
 		err    chan error
 	}
-	start := func() call {
+	start := func(task string) call {
 		ctx, cancel := context.WithCancel(t.Context())
 		c := call{allowed(nil), cancel, make(chan error, 1)}
+		if task != "" {
+			c.rec.Request.Task = task
+		}
 		go func() {
 			_, err := l.Begin(ctx, c.rec)
 			c.err <- err
 		}()
 		return c
 	}
-	taken := start()
+	waiting, release := hold(t, db)
+	defer release()
+	own := start("")
 	waiting()
-	queued := start()
+	taken := start("stalls")
 	until(t, "the second is queued", func() bool { return l.Queued() == 1 })
+	own.cancel()
+	release()
+	if err := <-own.err; err != nil {
+		t.Errorf("own: got %v, want its commit", err)
+	}
+	until(t, "the second is taken", func() bool { return l.Queued() == 0 })
+	queued := start("")
+	until(t, "the third is queued", func() bool { return l.Queued() == 1 })
 	for name, c := range map[string]call{"taken": taken, "queued": queued} {
 		c.cancel()
 		if err := <-c.err; !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: got %v, want context.Canceled", name, err)
 		}
 	}
-	release()
+	exec(t, admin, `SELECT pg_advisory_unlock(1)`)
 	begin(t, l, allowed(nil)) // when this one is committed, so are those before it
-	if _, err := l.Get(t.Context(), taken.rec.ID, everything); err != nil {
-		t.Errorf("the commit in flight did not go on: %v", err)
+	for name, id := range map[string]string{"own": own.rec.ID, "taken": taken.rec.ID} {
+		if _, err := l.Get(t.Context(), id, everything); err != nil {
+			t.Errorf("%s: the commit in flight did not go on: %v", name, err)
+		}
 	}
 	for name, id := range map[string]string{"queued": queued.rec.ID, "before": before.ID} {
 		if _, err := l.Get(t.Context(), id, everything); !errors.Is(err, broker.ErrNotFound) {

@@ -131,7 +131,9 @@ type Ledger struct {
 	// urgent has the entries of people and admins: votes, quarantines, revocations, catalogues. They come before those in queue,
 	// however many entries sandboxes cause.
 	urgent, queue chan *job
+	arrived       chan struct{} // has an item when an entry was queued; closed with the queues
 	stopped       chan struct{} // closed when the flusher is done
+	flushing      sync.Mutex    // held while a commit is in flight, and by the flusher until its queues are empty
 
 	mu     sync.RWMutex // held for reading while a job is queued, so Close never sees a job half queued
 	closed bool
@@ -162,7 +164,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 		disk: disk{noticed: make(chan struct{}, 1), ended: make(chan struct{}), onFull: cfg.OnFull},
 		log:  cfg.Log, flushTimeout: cfg.FlushTimeout, urlOptions: cfg.URLOptions, onRoom: cfg.OnRoom,
 		now: cfg.Now, asked: make(chan struct{}, 1), forgotten: make(chan struct{}),
-		urgent: make(chan *job, maxQueue), queue: make(chan *job, maxQueue), stopped: make(chan struct{}), crowded: make(chan struct{}, 1), roomEnded: make(chan struct{}),
+		urgent: make(chan *job, maxQueue), queue: make(chan *job, maxQueue), arrived: make(chan struct{}, 1), stopped: make(chan struct{}), crowded: make(chan struct{}, 1), roomEnded: make(chan struct{}),
 	}
 	err := l.connect(ctx, cfg)
 	if err == nil {
@@ -231,6 +233,7 @@ func (l *Ledger) Close() {
 		l.closed = true
 		close(l.urgent)
 		close(l.queue)
+		close(l.arrived)
 	}
 	l.mu.Unlock()
 	<-l.stopped
