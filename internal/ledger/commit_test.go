@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -153,7 +154,7 @@ func hold(t *testing.T, db *testkit.DB) (waiting, release func()) {
 		until(t, "a commit waits for the head", func() bool {
 			var n int
 			err := watch.QueryRow(t.Context(),
-				`SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()`).Scan(&n)
+				`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
 			return err == nil && n > 0
 		})
 	}
@@ -326,7 +327,14 @@ func TestBrokenInsertWritesNothing(t *testing.T) {
 func TestCallerThatGivesUp(t *testing.T) {
 	t.Parallel()
 	db := testkit.NewDB(t)
-	l := db.Ledger(t)
+	// The timeout is long, so that no commit is given up while it waits on a slow machine.
+	l, err := ledger.Open(t.Context(), ledger.Config{
+		URL: db.BrokerURL, Log: slog.New(slog.DiscardHandler), FlushTimeout: 2 * time.Minute,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	before := allowed(nil)
