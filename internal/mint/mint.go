@@ -222,7 +222,7 @@ func (m *Minter) call(ctx context.Context, doing string, do func(context.Context
 }
 
 // send writes a body to a path in Vault and reads the answer, with the address, the token and the headers of the Vault client. The
-// client itself would copy the call several times and decode the answer into maps, which is a tenth of the broker's part of an issue.
+// client itself would copy the call several times and decode the answer into maps: 5 % of the broker's part of an issue.
 func (m *Minter) send(ctx context.Context, path string, body, answer any) error {
 	text, err := strict.Marshal(body)
 	if err != nil {
