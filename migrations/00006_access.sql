@@ -130,9 +130,10 @@ GRANT SELECT ON ledger_head, entries, entry_partitions, tree_tiles, checkpoints,
     catalogues, catalogue_changes, catalogue_head, uses, call_reports,
     audit_issuances, audit_votes, audit_tasks, audit_usage, audit_calls, goose_db_version TO brevet_auditor;
 
--- PostgreSQL lets everybody call a new function. Only a trigger can call a trigger function. issuance_terms stays open: the index calls it
--- with the rights of whoever writes.
-REVOKE EXECUTE ON FUNCTION partition_size, guard_partition, add_partition, extend_entries,
+-- PostgreSQL lets everybody call a new function. Only a trigger can call a trigger function, but whoever may call one can put it on a table
+-- of their own. So follow_entries, which runs as the owner, is closed too. issuance_terms stays open: the index calls it with the rights of
+-- whoever writes.
+REVOKE EXECUTE ON FUNCTION partition_size, guard_partition, add_partition, extend_entries, follow_entries,
     broken_rule, may_move, admit, signed, approved_by, enough, crowded, redeemable,
     may_register(text, text), may_register(text, text, text), may_unregister,
     catalogue_digest, may_change_catalogue, tidy_terms, reportable, may_report, may_report_calls FROM PUBLIC;

@@ -415,6 +415,10 @@ DECLARE
     broken    text;
     begun     bigint;
 BEGIN
+    -- Rows of another table could run code of their types as the owner.
+    IF TG_RELID <> 'entries'::regclass THEN
+        RAISE EXCEPTION 'only entries are followed, not %', TG_RELID::regclass USING ERRCODE = 'insufficient_privilege';
+    END IF;
     SELECT min(a.index), max(a.index), count(*), count(*) FILTER (WHERE a.begins), count(*) FILTER (WHERE a.kind = 'ledger.pruned'),
         min(CASE
             WHEN a.kind NOT IN (
@@ -1751,6 +1755,8 @@ GRANT ALL ON FUNCTION brevet.enough(asked uuid) TO brevet_broker;
 
 REVOKE ALL ON FUNCTION brevet.extend_entries() FROM PUBLIC;
 GRANT ALL ON FUNCTION brevet.extend_entries() TO brevet_broker;
+
+REVOKE ALL ON FUNCTION brevet.follow_entries() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION brevet.guard_partition(name text) FROM PUBLIC;
 

@@ -499,7 +499,7 @@ SELECT CASE WHEN accepted THEN head.base + place END AS index,
 FROM judged, head
 ORDER BY n`
 
-// numbered is a statement with $1 in place of its first argument, and so on. Each batch sends one of two long statements. pgx would
+// numbered is a statement with $1 in place of its first argument, and so on. Each batch sends one of three long statements. pgx would
 // replace the names in them each time, which takes longer than to encode the arguments.
 type numbered struct {
 	sql   string

@@ -512,6 +512,40 @@ func TestUpdatesObeyTheRules(t *testing.T) {
 	}
 }
 
+// T3: no login runs code as the owner of the database through a function that has the owner's rights.
+func TestFunctionsOfTheOwnerAreClosed(t *testing.T) {
+	t.Parallel()
+	db := testkit.NewDB(t)
+	begin(t, db.Ledger(t), allowed(nil))
+	admin := testkit.Connect(t, db.AdminURL)
+	for who, want := range map[string]string{"brevet_auditor": "", "brevet_broker": "extend_entries, tidy_terms"} {
+		got := strings.Join(texts(t, admin, `
+			SELECT proname FROM pg_proc
+			WHERE prosecdef AND pronamespace = current_schema()::regnamespace AND has_function_privilege($1, oid, 'EXECUTE')
+			ORDER BY proname`, who), ", ")
+		if got != want {
+			t.Errorf("%s may call %q, want %q", who, got, want)
+		}
+	}
+	for _, url := range []string{db.AuditorURL, db.BrokerURL} {
+		conn := testkit.Connect(t, url)
+		exec(t, conn, `CREATE TEMP TABLE fake (LIKE entries)`)
+		const follow = `CREATE TRIGGER x AFTER INSERT ON fake REFERENCING NEW TABLE AS added_entries FOR EACH STATEMENT EXECUTE FUNCTION follow_entries()`
+		if got := refusedBy(t, conn, follow); got != noRight {
+			t.Errorf("a trigger on a table of one's own: got %q, want %q", got, noRight)
+		}
+		exec(t, admin, `GRANT EXECUTE ON FUNCTION follow_entries TO PUBLIC`) // as if it had been forgotten
+		exec(t, conn, follow)
+		got := refusedBy(t, conn, `
+			INSERT INTO fake SELECT 0, id, now(), 'call.refused', body, sha256('\x00'::bytea || body)
+			FROM gen_random_uuid() AS id, LATERAL (SELECT convert_to(json_build_object('id', id, 'kind', 'call.refused')::text, 'UTF8') AS body) AS b`)
+		if got != noRight {
+			t.Errorf("rows of a table of one's own: got %q, want %q", got, noRight)
+		}
+		exec(t, admin, `REVOKE EXECUTE ON FUNCTION follow_entries FROM PUBLIC`)
+	}
+}
+
 // An issuance has an entry, because only the trigger that follows entries inserts it.
 func TestOnlyAnEntryMakesAnIssuance(t *testing.T) {
 	t.Parallel()
