@@ -379,7 +379,17 @@ func TestCallerThatGivesUp(t *testing.T) {
 	if err := <-own.err; err != nil {
 		t.Errorf("own: got %v, want its commit", err)
 	}
-	until(t, "the second is taken", func() bool { return l.Queued() == 0 })
+	until(t, "the second waits for the lock, and nothing joins its commit any more", func() bool {
+		var waits bool
+		if err := admin.QueryRow(t.Context(), `
+			SELECT EXISTS (
+				SELECT FROM pg_locks
+				WHERE locktype = 'advisory' AND NOT granted
+					AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`).Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+		return waits
+	})
 	queued := start("")
 	until(t, "the third is queued", func() bool { return l.Queued() == 1 })
 	for name, c := range map[string]call{"taken": taken, "queued": queued} {

@@ -130,10 +130,11 @@ func TestTimedNoticeIsSentOnlyIfStillTrue(t *testing.T) {
 	db := testkit.NewDB(t)
 	l := db.Ledger(t)
 	box := openOutbox(t, db, standings)
-	brief := func(rec *broker.Record) { rec.Canonical, rec.Expires = "{}", time.Now().Add(4*time.Second) }
-	expires, withdrawn := pending(brief), pending(brief)
-	begin(t, l, expires, withdrawn)
-	tells(t, box, standings, broker.NoticeWaiting, expires, "pending")
+	lasting := func(d time.Duration) broker.Record {
+		return pending(func(rec *broker.Record) { rec.Canonical, rec.Expires = "{}", time.Now().Add(d) })
+	}
+	withdrawn := lasting(10 * time.Second)
+	begin(t, l, withdrawn)
 	tells(t, box, standings, broker.NoticeWaiting, withdrawn, "pending")
 	if err := l.Apply(t.Context(), broker.Transition{
 		Request: withdrawn.ID, Was: "pending", Becomes: "withdrawn", Time: time.Now(), Actor: sandbox,
@@ -141,7 +142,10 @@ func TestTimedNoticeIsSentOnlyIfStillTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	tells(t, box, standings, broker.NoticeDecided, withdrawn, "withdrawn")
-	until(t, "the end of the wait", func() bool { return time.Now().After(expires.Expires.Add(100 * time.Millisecond)) })
+	expires := lasting(10 * time.Second)
+	begin(t, l, expires)
+	tells(t, box, standings, broker.NoticeWaiting, expires, "pending")
+	until(t, "the end of both waits", func() bool { return time.Now().After(expires.Expires.Add(100 * time.Millisecond)) })
 	tells(t, box, standings, broker.NoticeDecided, expires, "expired")
 	tellsNothing(t, box, standings)
 
