@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"runtime"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/app"
@@ -33,16 +32,8 @@ func (c *ServeCmd) Run(ctx context.Context, con *console) error {
 
 // serve runs the broker until ctx ends, with the clock and the version of this program.
 func serve(ctx context.Context, cfg app.Config, log *slog.Logger, ready func(address string)) error {
-	defer ballast()()
+	go collectLess(ctx)
 	return app.Serve(ctx, cfg, app.Process{Log: log, Now: time.Now, Version: version()}, ready)
-}
-
-// ballast makes the garbage collector run less often. It is for processes that serve many calls with few live objects, in
-// which the collector would run all the time and use a tenth of the processor or more. The collector counts the ballast
-// until the returned function is called. Nothing touches the ballast, so it takes no physical memory.
-func ballast() (drop func()) {
-	spare := make([]byte, 56<<20)
-	return func() { runtime.KeepAlive(spare) }
 }
 
 // ended returns nil if ctx was canceled, because that is how a service is asked to stop.

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"context"
+	"runtime/debug"
+	"runtime/metrics"
+	"testing"
+)
+
+// The heap may grow by as much as is live, and by 56 MiB more.
+func TestHeapGrowsByTheLiveBytesAndSpare(t *testing.T) {
+	t.Parallel()
+	for live, want := range map[uint64]uint64{10 << 20: 76 << 20, 56 << 20: 168 << 20, 1 << 30: 2<<30 + 56<<20} {
+		if got := live + live*uint64(gcPercent(live))/100; got > want || got < want*99/100 {
+			t.Errorf("%d bytes live: got a heap of %d, want %d", live, got, want)
+		}
+	}
+	if got := gcPercent(0); got != 1500 {
+		t.Errorf("nothing live: got %d, want 1500", got)
+	}
+}
+
+// collectLess sets what it says, unless the operator has said otherwise.
+func TestCollectorRunsLessOften(t *testing.T) {
+	before := debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+	once, cancel := context.WithCancel(t.Context())
+	cancel()
+	in := func() uint64 {
+		percent := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+		metrics.Read(percent)
+		return percent[0].Value.Uint64()
+	}
+	t.Setenv("GOGC", "100")
+	collectLess(once)
+	if got := in(); got != 100 {
+		t.Errorf("with GOGC: got %d, want 100", got)
+	}
+	t.Setenv("GOGC", "")
+	collectLess(once)
+	if got := in(); got <= 100 {
+		t.Errorf("got %d, want more than 100", got)
+	}
+}
