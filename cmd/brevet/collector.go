@@ -3,34 +3,38 @@ package main
 import (
 	"context"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
-	"time"
-
-	"github.com/brevet-dev/brevet/internal/wait"
 )
 
 // collectLess makes the garbage collector run less often until ctx ends. It is for processes that serve many calls with few live
 // objects, in which the collector would run all the time and use a tenth of the processor or more. It changes nothing if the
 // operator sets GOGC.
 func collectLess(ctx context.Context) {
-	if os.Getenv("GOGC") != "" {
-		return
-	}
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	var last int
-	for next := true; next; next = wait.For(ctx, time.Second) {
-		metrics.Read(live)
-		// A change stops the program for a moment, so small ones are left out.
-		if percent := gcPercent(live[0].Value.Uint64()); percent < last*9/10 || percent > last*11/10 {
-			debug.SetGCPercent(percent)
-			last = percent
-		}
+	if os.Getenv("GOGC") == "" {
+		setPercent(ctx, 0)
 	}
 }
 
-// gcPercent returns for how many bytes in live memory the heap may grow by how many, in percent (see [debug.SetGCPercent]): by as many
-// and 56 MiB. A constant would let the heap grow too much when thousands of connections are open.
+// setPercent sets the percentage for what is live now, and does so again after each collection. last is what it set last.
+func setPercent(ctx context.Context, last int) {
+	if ctx.Err() != nil {
+		return
+	}
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	// A change stops the program for a moment, so small ones are left out.
+	if percent := gcPercent(live[0].Value.Uint64()); percent < last*9/10 || percent > last*11/10 {
+		debug.SetGCPercent(percent)
+		last = percent
+	}
+	type collected struct{ _ *int } // the next collection finds it unused. Without a pointer, it could share its memory
+	runtime.AddCleanup(new(collected), func(last int) { setPercent(ctx, last) }, last)
+}
+
+// gcPercent returns by how many percent a heap may grow of which live bytes are in use: by as many bytes, and 56 MiB more. A constant
+// would let the heap grow too much when thousands of connections are open. See [debug.SetGCPercent].
 func gcPercent(live uint64) int {
 	const spare, least = 56 << 20, 4 << 20 // least is the smallest heap that Go collects
 	return int(100 + 100*spare/max(live, least))

@@ -73,7 +73,7 @@ func (c *EgressServeCmd) Run(ctx context.Context, con *console) (err error) {
 	if err := closed(); err != nil {
 		return err
 	}
-	go collectLess(ctx)
+	collectLess(ctx)
 	if c.Dir, err = gatewayFolder(c.Dir); err != nil {
 		return err
 	}

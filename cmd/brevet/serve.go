@@ -32,7 +32,7 @@ func (c *ServeCmd) Run(ctx context.Context, con *console) error {
 
 // serve runs the broker until ctx ends, with the clock and the version of this program.
 func serve(ctx context.Context, cfg app.Config, log *slog.Logger, ready func(address string)) error {
-	go collectLess(ctx)
+	collectLess(ctx)
 	return app.Serve(ctx, cfg, app.Process{Log: log, Now: time.Now, Version: version()}, ready)
 }
 
