@@ -22,10 +22,14 @@ func setPercent(ctx context.Context, last int) {
 	if ctx.Err() != nil {
 		return
 	}
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	metrics.Read(live)
+	counted := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}}
+	metrics.Read(counted)
+	var live uint64
+	for _, c := range counted {
+		live += c.Value.Uint64()
+	}
 	// A change stops the program for a moment, so small ones are left out.
-	if percent := gcPercent(live[0].Value.Uint64()); percent < last*9/10 || percent > last*11/10 {
+	if percent := gcPercent(live); percent < last*9/10 || percent > last*11/10 {
 		debug.SetGCPercent(percent)
 		last = percent
 	}
@@ -33,8 +37,9 @@ func setPercent(ctx context.Context, last int) {
 	runtime.AddCleanup(new(collected), func(last int) { setPercent(ctx, last) }, last)
 }
 
-// gcPercent returns by how many percent a heap may grow of which live bytes are in use: by as many bytes, and 56 MiB more. A constant
-// would let the heap grow too much when thousands of connections are open. See [debug.SetGCPercent].
+// gcPercent returns by how many percent of live the heap may grow: by as many bytes, and 56 MiB more. live counts what the last
+// collection kept, stacks and globals, as [debug.SetGCPercent] does. A constant would let the heap grow too much when thousands of
+// connections are open.
 func gcPercent(live uint64) int {
 	const spare, least = 56 << 20, 4 << 20 // least is the smallest heap that Go collects
 	return int(100 + 100*spare/max(live, least))
