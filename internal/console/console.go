@@ -134,10 +134,10 @@ func New(cfg Config) (*Console, error) {
 		return nil, fmt.Errorf("console: %w", err)
 	}
 	c := &Console{cfg: cfg, origin: origin, closed: make(chan struct{})}
-	// The limits for one person are those of the API: nobody exceeds them by hand. The limits for an address are higher,
-	// because many people can share one, and those for a session because scripts and styles count too.
-	c.pace = ratelimit.New(20, 200)
-	c.presented, c.strangers = ratelimit.New(200, 1000), ratelimit.New(200, 1000)
+	// Nobody exceeds the limits for one person by hand, and a longer burst of pages would delay others. The limits for an address are
+	// higher, because many people can share one, and those for a session because scripts and styles count too.
+	c.pace = ratelimit.New(10, 50)
+	c.presented, c.strangers = ratelimit.New(100, 500), ratelimit.New(200, 1000)
 	c.exports = ratelimit.NewFairSemaphore(maxExports, exportsAtOnce)
 	c.complaints.Interval = 5 * time.Second
 	if c.static, err = newStatic(); err != nil {
