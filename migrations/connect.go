@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
-	"github.com/pressly/goose/v3/lock"
 )
 
 // ParseURL parses a connection URL. Without a search_path the connection uses Schema. The URL need not have everything: a service
@@ -87,25 +86,29 @@ func exists(err error) bool {
 	return refused.Code == "42P06" || refused.Code == "42710" || refused.Code == "23505"
 }
 
-// withProvider runs f on a provider whose lock is specific to the schema: schemas do not wait for each other.
-func withProvider(cfg *pgx.ConnConfig, f func(*goose.Provider) error) error {
-	locker, err := lock.NewPostgresSessionLocker(
-		lock.WithLockID(int64(crc32.ChecksumIEEE([]byte("brevet/"+cfg.RuntimeParams["search_path"])))),
-		lock.WithLockTimeout(1, 300),
-		lock.WithUnlockTimeout(1, 30),
-	)
-	if err != nil {
-		return fmt.Errorf("preparing the migration lock: %w", err)
-	}
+// withProvider runs f on a provider with one connection, which holds the schema's lock from the moment it opens: goose's own locker comes
+// too late, because Provider.Up looks for pending migrations, and creates its table, before it takes that lock. Schemas do not wait for
+// each other.
+func withProvider(ctx context.Context, cfg *pgx.ConnConfig, f func(*goose.Provider) error) error {
+	lockID := int64(crc32.ChecksumIEEE([]byte("brevet/" + cfg.RuntimeParams["search_path"])))
 	db := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `SET lock_timeout = '`+lockPatience+`'`)
+		_, err := conn.Exec(ctx, fmt.Sprintf(`
+			SET LOCAL statement_timeout = 0; SET lock_timeout = '%s'; SELECT pg_advisory_lock(%d); SET lock_timeout = '%s'`,
+			turnPatience, lockID, lockPatience))
+		var refused *pgconn.PgError
+		if errors.As(err, &refused) && refused.Code == lockNotAvailable {
+			return fmt.Errorf("%w: another migration of this schema has not ended: %w", ErrBusy, err)
+		}
 		return err
 	}))
 	defer func() { _ = db.Close() }()
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, files,
-		goose.WithSessionLocker(locker), goose.WithDisableGlobalRegistry(true))
+	db.SetMaxOpenConns(1)
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return fmt.Errorf("reading the embedded migrations: %w", err)
+	}
+	if err := db.PingContext(ctx); err != nil {
+		return fmt.Errorf("taking the lock for migrations: %w", err)
 	}
 	return f(provider)
 }

@@ -7,9 +7,12 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // The group roles that the migrations grant rights to. A login gets its rights through membership.
@@ -37,8 +40,20 @@ func EnsureLogin(ctx context.Context, databaseURL, user, group, password string,
 	if err := refusePrivileged(ctx, conn, user); err != nil {
 		return err
 	}
+	for range loginTries {
+		if err = grantLogin(ctx, conn, user, group, verifier); !collided(err) {
+			break
+		}
+	}
+	return err
+}
+
+// loginTries bounds the attempts to change a role that other sessions change too. Each failure means that one of them has succeeded.
+const loginTries = 100
+
+func grantLogin(ctx context.Context, conn *pgx.Conn, user, group, verifier string) error {
 	name := pgx.Identifier{user}.Sanitize()
-	_, err = conn.Exec(ctx, `CREATE ROLE `+name)
+	_, err := conn.Exec(ctx, `CREATE ROLE `+name)
 	if err != nil && !exists(err) {
 		return fmt.Errorf("creating the role: %w", err)
 	}
@@ -49,10 +64,17 @@ func EnsureLogin(ctx context.Context, databaseURL, user, group, password string,
 	if user == group {
 		return nil
 	}
-	if _, err := conn.Exec(ctx, `GRANT `+pgx.Identifier{group}.Sanitize()+` TO `+name); err != nil {
+	if _, err := conn.Exec(ctx, `GRANT `+pgx.Identifier{group}.Sanitize()+` TO `+name); err != nil && !exists(err) {
 		return fmt.Errorf("granting %s: %w", group, err)
 	}
 	return nil
+}
+
+// collided reports whether another session changed the same role at the same instant. PostgreSQL has only its code for internal errors
+// and a text for that: "tuple concurrently updated".
+func collided(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && refused.Code == "XX000" && strings.HasPrefix(refused.Message, "tuple concurrently")
 }
 
 // refusePrivileged returns ErrPrivileged if the user is the owner or a superuser, neither of which may become the broker's login.

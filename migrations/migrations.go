@@ -11,6 +11,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -45,7 +46,7 @@ func Up(ctx context.Context, databaseURL string, report func(line string), optio
 	if err := ensureSchema(ctx, cfg.ConnConfig); err != nil {
 		return err
 	}
-	return withProvider(cfg.ConnConfig, func(p *goose.Provider) error {
+	return withProvider(ctx, cfg.ConnConfig, func(p *goose.Provider) error {
 		current := true
 		err := patiently(ctx, report, func() error {
 			done, err := p.Up(ctx)
@@ -76,6 +77,10 @@ const (
 	lockPatience = "500ms"
 	lockTries    = 100
 	lockEvery    = time.Second
+	// turnPatience is how long a migration waits for others of its schema to end.
+	turnPatience = "5min"
+
+	lockNotAvailable = "55P03"
 )
 
 // patiently retries a migration that waited too long for a lock. The failed attempt leaves nothing behind.
@@ -84,7 +89,7 @@ func patiently(ctx context.Context, report func(line string), do func() error) e
 		err := do()
 		var refused *pgconn.PgError
 		switch {
-		case err == nil, !errors.As(err, &refused), refused.Code != "55P03" && refused.Code != "40P01": // lock_not_available, deadlock_detected
+		case err == nil, !errors.As(err, &refused), refused.Code != lockNotAvailable && refused.Code != "40P01": // deadlock_detected
 			return err
 		case try == lockTries:
 			return fmt.Errorf("%w: %w", ErrBusy, err)
@@ -101,11 +106,18 @@ func patiently(ctx context.Context, report func(line string), do func() error) e
 
 // Down takes back the newest applied migration. If none is applied, it returns ErrNothingApplied.
 func Down(ctx context.Context, databaseURL string, options ...URLOption) error {
+	all, err := Status(ctx, databaseURL, options...)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(all, func(m Migration) bool { return m.Applied }) {
+		return ErrNothingApplied // goose would look for its table in a schema that may not exist
+	}
 	cfg, err := ParseURL(databaseURL, options...)
 	if err != nil {
 		return err
 	}
-	return withProvider(cfg.ConnConfig, func(p *goose.Provider) error {
+	return withProvider(ctx, cfg.ConnConfig, func(p *goose.Provider) error {
 		err := patiently(ctx, func(string) {}, func() error {
 			_, err := p.Down(ctx)
 			return err
@@ -120,27 +132,50 @@ func Down(ctx context.Context, databaseURL string, options ...URLOption) error {
 	})
 }
 
-// Status lists all migrations, oldest first.
+// Status lists all migrations, oldest first. It changes nothing, and does not wait for a migration that runs.
 func Status(ctx context.Context, databaseURL string, options ...URLOption) ([]Migration, error) {
 	cfg, err := ParseURL(databaseURL, options...)
 	if err != nil {
 		return nil, err
 	}
-	var all []Migration
-	err = withProvider(cfg.ConnConfig, func(p *goose.Provider) error {
-		status, err := p.Status(ctx)
+	conn, err := connect(ctx, cfg.ConnConfig)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	applied := map[int64]time.Time{}
+	rows, err := conn.Query(ctx, `SELECT version_id, max(tstamp) FROM goose_db_version WHERE is_applied GROUP BY version_id`)
+	if err == nil {
+		var version int64
+		var at time.Time
+		_, err = pgx.ForEachRow(rows, []any{&version, &at}, func() error {
+			applied[version] = at
+			return nil
+		})
+	}
+	if err != nil && !neverMigrated(err) {
+		return nil, fmt.Errorf("reading the schema's version: %w", err)
+	}
+	names, err := files.ReadDir(".")
+	if err != nil {
+		return nil, fmt.Errorf("reading the embedded migrations: %w", err)
+	}
+	all := make([]Migration, len(names))
+	for i, file := range names {
+		version, err := goose.NumericComponent(file.Name())
 		if err != nil {
-			return fmt.Errorf("reading the schema's version: %w", err)
+			return nil, fmt.Errorf("reading the version of %s: %w", file.Name(), err)
 		}
-		for _, s := range status {
-			all = append(all, Migration{
-				Version: s.Source.Version, Name: s.Source.Path,
-				Applied: s.State == goose.StateApplied, AppliedAt: s.AppliedAt,
-			})
-		}
-		return nil
-	})
-	return all, err
+		at, done := applied[version]
+		all[i] = Migration{Version: version, Name: file.Name(), Applied: done, AppliedAt: at}
+	}
+	return all, nil
+}
+
+// neverMigrated reports whether a query found no table of versions: nothing was migrated, or this login may not look into the schema at all.
+func neverMigrated(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && refused.Code == "42P01" // undefined_table
 }
 
 // Querier is a pool, a connection or a transaction.
@@ -162,12 +197,7 @@ func Check(ctx context.Context, on Querier) error {
 	}
 	var have int64
 	err = on.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&have)
-	var refused *pgconn.PgError
-	switch {
-	// undefined_table: never migrated, or this login may not look into the schema at all
-	case errors.As(err, &refused) && refused.Code == "42P01":
-		have = 0
-	case err != nil:
+	if err != nil && !neverMigrated(err) {
 		return fmt.Errorf("reading the schema's version: %w", err)
 	}
 	if have < want {
