@@ -207,10 +207,20 @@ func explain(con *console, err error) error {
 		}
 		return explained
 	}
-	fmt.Fprintf(con.err, "%s\n%s\n", safetext.Text(problem.Title), safetext.Text(problem.Detail))
+	fmt.Fprintln(con.err, safetext.Text(problem.Title))
+	// The reason and the way out come first. Without a reason, the detail is the reason.
+	detail := safetext.Text(problem.Detail)
+	if problem.Explanation == "" {
+		fmt.Fprintln(con.err, detail)
+	}
+	wouldPass := ""
+	if problem.Narrowest.Scope != "" {
+		wouldPass = commandLine(problem.Narrowest)
+	}
 	for _, line := range []struct{ label, text string }{
 		{"field", problem.Field},
 		{"why", problem.Explanation},
+		{"would pass", wouldPass},
 		{"decided by", strings.Join(problem.Policies, ", ")},
 		{"approvers", problem.Approvers},
 		{"record", problem.ID},
@@ -220,11 +230,11 @@ func explain(con *console, err error) error {
 			fmt.Fprintf(con.err, "  %-10s %s\n", line.label, safetext.Text(line.text))
 		}
 	}
-	if ask := problem.Narrowest; ask.Scope != "" {
-		fmt.Fprintf(con.err, "  %-10s %s\n", "would pass", safetext.Text(commandLine(ask)))
-	}
 	if problem.RetryAfter > 0 {
 		fmt.Fprintf(con.err, "  %-10s in %s\n", "retry", spell(problem.RetryAfter))
+	}
+	if problem.Explanation != "" {
+		fmt.Fprintln(con.err, detail)
 	}
 	return explained
 }

@@ -169,7 +169,7 @@ func printExamples(con *console, results []scopes.ExampleResult, failed int) err
 type CatalogExplainCmd struct {
 	Folder string        `arg:"" help:"Folder with .yaml and .cedar files." type:"existingdir"`
 	Scope  string        `arg:"" help:"Scope to request, such as github.issues.read."`
-	Params []string      `arg:"" optional:"" help:"Scope parameters: name=text, or name:=JSON for numbers and booleans."`
+	Params []string      `arg:"" optional:"" help:"Scope parameters, as name=value. The scope says whether a value is a text, a number or a boolean."`
 	As     string        `help:"SPIFFE ID of the sandbox." required:"" placeholder:"spiffe://..."`
 	SVID   string        `help:"SVID type: ${enum}." enum:"x509,jwt" default:"x509" name:"svid"`
 	TTL    time.Duration `help:"Time to live of the credential. Default: that of the scope."`
@@ -225,6 +225,13 @@ func (c *CatalogExplainCmd) Run(con *console) error {
 	if err != nil {
 		return err
 	}
+	scope, known := catalogue.Scope(c.Scope)
+	settle(params, func(name string) scopes.ParamType {
+		if !known {
+			return scopes.ParamString
+		}
+		return scope.Params[name].Type
+	})
 	now := time.Now()
 	// An SVID that lives longer than any credential limits none.
 	who := scopes.Subject{ID: id, Bound: c.SVID == "x509", Expires: now.Add(48 * time.Hour)}

@@ -140,7 +140,7 @@ unless { context has user && context.user.groups.contains("sre") };`
 }
 
 func TestCatalogExplainInJSON(t *testing.T) {
-	got := inProcess(t, "catalog", "explain", exampleCatalogue, "payments.refund", "order=ord_123456", "amount_cents:=9000", "currency=EUR",
+	got := inProcess(t, "catalog", "explain", exampleCatalogue, "payments.refund", "order=ord_123456", "amount_cents=9000", "currency=EUR",
 		"--as", "spiffe://acme.example/support/s-1", "--ttl", "1h", "--output", "json")
 	got.want(t, 0)
 	report := object(t, got.out)

@@ -20,7 +20,7 @@ type HelperFlags struct {
 	CallerFlags
 	Task   string        `help:"Task of the credential." required:"" env:"BREVET_TASK"`
 	Scope  string        `help:"Scope to request, such as github.issues.read." required:""`
-	Param  []string      `help:"A parameter: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE" sep:"none"`
+	Param  []string      `help:"A parameter. The scope says whether the value is a text, a number or a boolean." placeholder:"NAME=VALUE" sep:"none"`
 	TTL    time.Duration `help:"Time to live of the credential. Default: that of the scope." name:"ttl"`
 	Reason string        `help:"Reason for the record, in one sentence."`
 }
@@ -38,6 +38,9 @@ func (f HelperFlags) obtain(ctx context.Context, con *console, params []string) 
 	defer done()
 	news := newNews(con, f.Scope)
 	defer news.settle()
+	if err := settleParams(ctx, broker, scopeParams{f.Scope, parsed}); err != nil {
+		return nil, explain(news.con, f.hint(err))
+	}
 	ask := client.Ask{Scope: f.Scope, Params: parsed, TTL: f.TTL, Task: f.Task, Reason: f.Reason}
 	token, err := broker.Obtain(ctx, ask, news.waits)
 	if err != nil {

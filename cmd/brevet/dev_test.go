@@ -61,6 +61,7 @@ func TestDev(t *testing.T) {
 	t.Run("requests", first.requests)
 	t.Run("mistakes", first.mistakes)
 	t.Run("audit", first.audit)
+	t.Run("types of parameters", first.typesParams)
 	t.Run("refuses a second one", func(t *testing.T) {
 		brevet(t, nil, "dev", "--state", dir).want(t, 1, "state folder is in use", "runs a stack in "+dir)
 		brevet(t, first.env, "request", "github.issues.read", "repo=acme/api", "--task", "still-there").want(t, 0)
@@ -224,6 +225,28 @@ func (s *session) mistakes(t *testing.T) {
 				t.Errorf("standard error shows too much: %s", got.err)
 			}
 		})
+	}
+}
+
+// typesParams checks that every command sends a value as the type that the scope declares.
+func (s *session) typesParams(t *testing.T) {
+	refund := []string{"order=ord_123456", "amount_cents=900", "currency=EUR"}
+	brevet(t, s.as("support"), append([]string{"request", "payments.refund", "--task", "t-typed"}, refund...)...).want(t, exitPending, "2 of finance")
+	brevet(t, s.as("support"), "request", "payments.refund", "--task", "t-typed", "order=ord_123456", `amount_cents:="900"`, "currency=EUR").
+		want(t, 1, "field      params.amount_cents")
+	brevet(t, s.as("support"), "request", "payments.refund", "--task", "t-typed", "order=123456", "amount_cents=900", "currency=EUR").
+		want(t, 1, "field      params.order")
+	// Each command that takes parameters reads them so. None of these scopes can be had without an approval or a denial.
+	for _, args := range [][]string{
+		{"exec", "--task", "t-typed", "--scope", "payments.refund", "--env", "TOKEN"},
+		{"git-credential", "--task", "t-typed", "--scope", "payments.refund", "--host", "git.test"},
+	} {
+		for _, param := range refund[1:] {
+			args = append(args, "--param", param)
+		}
+		args = append(args, map[string][]string{"exec": {"--param", "order=none", "--", "true"}, "git-credential": {"--param", "order=none", "get"}}[args[0]]...)
+		cmd := append([]string{"sh", "-c", `printf 'protocol=https\nhost=git.test\n\n' | "$0" "$@"`, binary}, args...)
+		start(t, nil, s.as("support"), cmd...).finish(t).want(t, 1, "field      params.order")
 	}
 }
 

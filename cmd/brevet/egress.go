@@ -44,7 +44,7 @@ type EgressServeCmd struct {
 	Task   string  `help:"Task of the credentials." required:"" env:"BREVET_TASK"`
 	Reason string  `help:"Reason for the record, in one sentence."`
 	Scope  inOrder `help:"A scope that may be used; repeatable. Default: all scopes that the sandbox may request. --param applies to the preceding scope." placeholder:"NAME"`
-	Param  inOrder `help:"A parameter that no path supplies: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE"`
+	Param  inOrder `help:"A parameter that no path supplies. The scope says whether the value is a text, a number or a boolean." placeholder:"NAME=VALUE"`
 	Listen string  `help:"Loopback address for the sandbox, with a password. none: only the other listeners." default:"127.0.0.1:3128"`
 	Socket string  `help:"Unix socket for the sandbox to call, without a password. Its folder gets the PostgreSQL socket and ca.pem too: give the sandbox the folder." type:"path"`
 	SocketFlags
@@ -107,6 +107,9 @@ func (c *EgressServeCmd) Run(ctx context.Context, con *console) (err error) {
 	}
 	defer disconnect()
 	defer closeGateway(ctx, gateway) // before disconnect, because it releases its credentials over that connection
+	if err := settleParams(ctx, broker, inScopes(scopes)...); err != nil {
+		return explain(con, c.hint(err))
+	}
 	config := egress.SandboxConfig{Task: c.Task, Reason: c.Reason, Scopes: scopes, Broker: broker}
 	own, err := c.sandbox(ctx, gateway, config)
 	if err != nil {
@@ -243,6 +246,14 @@ func scopesInOrder(names, params inOrder) (scopes map[string]map[string]any, err
 		}
 	}
 	return scopes, nil
+}
+
+// inScopes returns the parameters that scopesInOrder read.
+func inScopes(scopes map[string]map[string]any) (all []scopeParams) {
+	for scope, params := range scopes {
+		all = append(all, scopeParams{scope, params})
+	}
+	return all
 }
 
 // EgressEnvCmd is `brevet egress env`.

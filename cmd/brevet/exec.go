@@ -31,7 +31,7 @@ type ExecCmd struct {
 	Task   string  `help:"Task of the credentials. Default: a generated task, which ends with the program." env:"BREVET_TASK"`
 	Reason string  `help:"Reason for the record, in one sentence."`
 	Scope  inOrder `help:"Scope to request, such as github.issues.read. The flags below apply to the preceding --scope; repeat it for another credential." placeholder:"NAME"`
-	Param  inOrder `help:"A parameter: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE"`
+	Param  inOrder `help:"A parameter. The scope says whether the value is a text, a number or a boolean." placeholder:"NAME=VALUE"`
 	TTL    inOrder `help:"Time to live of each credential. Default: that of the scope, or its maximum with --env." placeholder:"DURATION" name:"ttl"`
 	Env    inOrder `help:"Set the credential as this environment variable, which cannot be renewed." placeholder:"NAME[=FIELD]"`
 	File   inOrder `help:"Write the credential to this file: a name in the private folder $BREVET_DIR, or a path." placeholder:"PATH[=FIELD]"`
@@ -98,6 +98,9 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	defer done()
+	if err := settleParams(waiting, broker, allParams(credentials, scopes)...); err != nil {
+		return explain(con, c.hint(err))
+	}
 	env := &execenv.Environment{Broker: broker, Task: c.Task, Used: c.Egress, Credentials: credentials}
 	if env.Task == "" {
 		env.Task, env.MadeUp = newTask("exec"), true
@@ -154,6 +157,15 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 		err = exitError{err: fmt.Errorf("the program exited with %d", code), code: code}
 	}
 	return err
+}
+
+// allParams returns the parameters of the program's credentials and of its gateway.
+func allParams(credentials []*execenv.Credential, gateway map[string]map[string]any) []scopeParams {
+	all := inScopes(gateway)
+	for _, credential := range credentials {
+		all = append(all, scopeParams{credential.Ask.Scope, credential.Ask.Params})
+	}
+	return all
 }
 
 // findProgram finds a program as a shell does, before any credential is requested.

@@ -21,7 +21,8 @@ import (
 
 // CLI is the command line, grouped by role. Kong reads it; each command has its own file.
 type CLI struct {
-	Output string `help:"Output format: ${enum}." enum:"text,json" default:"text" short:"o"`
+	Output       string           `help:"Output format: ${enum}." enum:"text,json" default:"text" short:"o"`
+	PrintVersion kong.VersionFlag `help:"Print the version." name:"version"`
 
 	Request        RequestCmd        `cmd:"" group:"sandbox" help:"Request a credential for this sandbox."`
 	Exec           ExecCmd           `cmd:"" group:"sandbox" help:"Run a program with credentials that are renewed while it runs and revoked when it exits."`
@@ -54,7 +55,11 @@ type CLI struct {
 	Ledger    LedgerCmd    `cmd:"" group:"operator" help:"Maintain the ledger."`
 	Dev       DevCmd       `cmd:"" group:"operator" help:"Run a complete private stack for development, until Ctrl-C."`
 	Demo      DemoCmd      `cmd:"" group:"operator" help:"Run a demo of the main features on a private stack."`
-	Version   VersionCmd   `cmd:"" group:"operator" help:"Print the version."`
+
+	Help       HelpCmd       `cmd:"" group:"other" help:"Show the help of a command."`
+	Completion CompletionCmd `cmd:"" group:"other" help:"Print a script with which a shell completes commands, flags and values."`
+	Complete   CompleteCmd   `cmd:"" hidden:"" group:"other" help:"Print what may stand at the end of a command line, for the scripts of brevet completion."`
+	Version    VersionCmd    `cmd:"" group:"other" help:"Print the version."`
 }
 
 // groups are the roles that commands belong to, in the order of the help text, each with an example.
@@ -64,6 +69,7 @@ var groups = []kong.Group{
 	{Key: "admin", Title: "Admin commands:", Description: "Example: brevet revoke --task triage-4711 --reason 'token leaked'"},
 	{Key: "auditor", Title: "Auditor commands:", Description: "Example: brevet audit list --task triage-4711"},
 	{Key: "operator", Title: "Operator commands:", Description: "Example: brevet serve --config brevet.yaml"},
+	{Key: "other", Title: "Other commands:", Description: "Example: brevet help catalog apply"},
 }
 
 // console is where a command writes: results to out, progress and messages to err.
@@ -88,10 +94,13 @@ func main() {
 
 // run runs the program and returns its exit code.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
 	var cli CLI
 	command, err := newParser(ctx, &cli, out, errOut).Parse(args)
 	if err != nil {
-		fmt.Fprintf(errOut, "brevet: %v\n%sTry: brevet --help\n", err, missingVariables(err))
+		fmt.Fprintf(errOut, "brevet: %v\n%sTry: %s --help\n", err, missingVariables(err), namedCommand(err))
 		return 2
 	}
 	err = command.Run(&console{out: out, err: errOut, json: cli.Output == "json"})
@@ -108,6 +117,15 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		fmt.Fprintf(errOut, "brevet: %v\n", err)
 		return 1
 	}
+}
+
+// namedCommand returns the command that an invalid command line names, as far as it names one.
+func namedCommand(err error) string {
+	parse, ok := errors.AsType[*kong.ParseError](err)
+	if !ok || parse.Context.Selected() == nil {
+		return "brevet"
+	}
+	return parse.Context.Selected().FullPath()
 }
 
 // missingVariables names the environment variables that can supply the missing flags.
@@ -133,6 +151,7 @@ func newParser(ctx context.Context, cli *CLI, out, errOut io.Writer) *kong.Kong 
 		kong.Description("Short-lived, action-scoped credentials for sandboxed agents, issued by policy and recorded first."),
 		kong.ExplicitGroups(groups),
 		kong.ConfigureHelp(kong.HelpOptions{NoExpandSubcommands: true, Compact: true}),
+		kong.Vars{"version": versionLine()},
 		kong.Writers(out, errOut),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)
@@ -142,13 +161,28 @@ func newParser(ctx context.Context, cli *CLI, out, errOut io.Writer) *kong.Kong 
 	return parser
 }
 
+// HelpCmd is `brevet help`.
+type HelpCmd struct {
+	Command []string `arg:"" optional:"" help:"The command, such as catalog apply. Default: all commands."`
+}
+
+// Run prints what --help after the command prints. An unknown command is an invalid command line.
+func (c *HelpCmd) Run(ctx context.Context, con *console) error {
+	if code := run(ctx, append(c.Command, "--help"), con.out, con.err); code != 0 {
+		return exitError{err: errors.New("no such command"), code: code}
+	}
+	return nil
+}
+
 // VersionCmd is `brevet version`.
 type VersionCmd struct{}
 
 // Run prints the versions of this binary and of Go.
 func (*VersionCmd) Run(con *console) error {
-	return con.print(map[string]string{"version": version(), "go": runtime.Version()}, "brevet %s (%s)\n", version(), runtime.Version())
+	return con.print(map[string]string{"version": version(), "go": runtime.Version()}, "%s\n", versionLine())
 }
+
+func versionLine() string { return fmt.Sprintf("brevet %s (%s)", version(), runtime.Version()) }
 
 // version returns the module's version, or the commit of a build from a checkout.
 func version() string {

@@ -20,7 +20,7 @@ type ProbeCmd struct {
 	WorkloadAPI string   `help:"Workload API socket to get the SVIDs of the prober from." name:"workload-api" required:"" env:"SPIFFE_ENDPOINT_SOCKET"`
 	Audience    string   `help:"The broker's issuer. Default: the URL of the broker." env:"BREVET_AUDIENCE"`
 	Scope       string   `help:"A scope with a JWT credential that the prober may request." required:""`
-	Param       []string `help:"A scope parameter: name=text, or name:=JSON for numbers and booleans." placeholder:"NAME=VALUE" sep:"none"`
+	Param       []string `help:"A scope parameter. The scope says whether the value is a text, a number or a boolean." placeholder:"NAME=VALUE" sep:"none"`
 	Foreign     string   `help:"ID of an issuance in another trust domain, to check that it is not visible." name:"foreign-issuance"`
 	Console     string   `help:"URL of the console, to check it too."`
 	ConsoleCA   string   `help:"PEM file with the roots for the console's certificate, instead of the system's." name:"console-ca" type:"existingfile"`
@@ -39,6 +39,9 @@ func (c *ProbeCmd) Run(ctx context.Context, con *console) error {
 	cfg, err := c.config()
 	if err == nil {
 		cfg.Params = params
+		err = c.settle(ctx, params)
+	}
+	if err == nil {
 		report, err = probe.Run(ctx, cfg)
 	}
 	if err != nil {
@@ -48,7 +51,21 @@ func (c *ProbeCmd) Run(ctx context.Context, con *console) error {
 }
 
 func (c *ProbeCmd) caller() CallerFlags {
-	return CallerFlags{Server: c.Server, ServerID: c.ServerID}
+	return CallerFlags{Server: c.Server, ServerID: c.ServerID, WorkloadAPI: c.WorkloadAPI}
+}
+
+// settle gives the parameters the types that the scope declares.
+func (c *ProbeCmd) settle(ctx context.Context, params map[string]any) error {
+	wanted := scopeParams{c.Scope, params}
+	if !wanted.isLoose() {
+		return nil
+	}
+	broker, done, err := c.caller().open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return settleParams(ctx, broker, wanted)
 }
 
 // config reads the flags.

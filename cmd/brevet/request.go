@@ -27,7 +27,7 @@ type RequestCmd struct {
 	CallerFlags
 	KeyFlags
 	Scope  string        `arg:"" help:"Scope to request, such as github.issues.read."`
-	Params []string      `arg:"" optional:"" help:"Scope parameters: name=text, or name:=JSON for numbers and booleans."`
+	Params []string      `arg:"" optional:"" help:"Scope parameters, as name=value. The scope says whether a value is a text, a number or a boolean."`
 	Task   string        `help:"Task of the credential." required:"" env:"BREVET_TASK"`
 	TTL    time.Duration `help:"Time to live of the credential. Default: that of the scope."`
 	Reason string        `help:"Reason for the record, in one sentence."`
@@ -143,6 +143,9 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	defer done()
+	if err := settleParams(ctx, broker, scopeParams{ask.Scope, ask.Params}); err != nil {
+		return explain(con, c.hint(err))
+	}
 	answer, err := c.request(ctx, con, broker, ask)
 	switch {
 	case err != nil:
@@ -289,32 +292,6 @@ func printPending(con *console, p *client.Pending) error {
 func sayPending(con *console, p *client.Pending) {
 	fmt.Fprintf(con.err, "Approval required: %d of %s%s, until %s.\n  request    %s\n", p.Quorum, safetext.Text(p.Group),
 		safetext.Text(standIn(p.BreakGlass)), p.Expires.Local().Format(time.TimeOnly), safetext.Text(p.ID))
-}
-
-// parseParams reads name=text and name:=JSON.
-func parseParams(args []string) (map[string]any, error) {
-	params := make(map[string]any, len(args))
-	for _, arg := range args {
-		name, text, ok := strings.Cut(arg, "=")
-		if !ok || name == "" || name == ":" {
-			return nil, fmt.Errorf("parameter %q is neither name=text nor name:=JSON", arg)
-		}
-		var value any = text
-		if typed, isJSON := strings.CutSuffix(name, ":"); isJSON {
-			name = typed
-			// Numbers stay as they were written, because none may be rounded before the decision.
-			decoder := json.NewDecoder(strings.NewReader(text))
-			decoder.UseNumber()
-			if err := decoder.Decode(&value); err != nil || decoder.More() {
-				return nil, fmt.Errorf("parameter %s: %q is not one JSON value", name, text)
-			}
-		}
-		if _, twice := params[name]; twice {
-			return nil, fmt.Errorf("parameter %s is given twice", name)
-		}
-		params[name] = value
-	}
-	return params, nil
 }
 
 // commandLine returns a request as a command that a person can paste into a shell.
