@@ -17,8 +17,14 @@ import (
 // person logs somebody in with a separate home folder, and returns the environment to act as that person.
 func (s *session) person(t *testing.T, username string) []string {
 	t.Helper()
+	return logInAs(t, s.env, username)
+}
+
+// logInAs logs a person in to the server that env names, in a home of their own, and returns env with that home.
+func logInAs(t *testing.T, env []string, username string) []string {
+	t.Helper()
 	home := t.TempDir()
-	env := append(s.env[:len(s.env):len(s.env)], "HOME="+home, "XDG_CONFIG_HOME="+home)
+	env = append(env[:len(env):len(env)], "HOME="+home, "XDG_CONFIG_HOME="+home)
 	login := launch(t, env, "login", "-o", "json")
 	login.waitFor(t, login.out, "\n")
 	var device struct {

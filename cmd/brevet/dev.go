@@ -32,7 +32,48 @@ type DevCmd struct {
 
 // DevState names the state folder of a stack.
 type DevState struct {
-	State string `help:"State folder; delete it to start over." default:".brevet" type:"path" env:"BREVET_DEV_STATE"`
+	State string `help:"State folder; delete it to start over. Default: a folder in ~/.local/state/brevet/dev, named after the working folder." type:"path" env:"BREVET_DEV_STATE"`
+}
+
+// stateHome returns the folder in which this user keeps the state of stacks.
+func stateHome() (devstack.Home, error) {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return devstack.Home{Dir: filepath.Join(dir, "brevet")}, nil
+	}
+	home := os.Getenv("HOME")
+	if !filepath.IsAbs(home) {
+		return devstack.Home{}, errors.New("there is no folder for the state of a stack: set HOME, or XDG_STATE_HOME, to an absolute path")
+	}
+	return devstack.Home{Dir: filepath.Join(home, ".local", "state", "brevet")}, nil
+}
+
+// folder returns the state folder, which need not exist.
+func (s DevState) folder() (devstack.Home, string, error) {
+	home, err := stateHome()
+	if err != nil || s.State != "" {
+		return home, s.State, err
+	}
+	work, err := os.Getwd()
+	if err != nil {
+		return home, "", fmt.Errorf("finding the working folder: %w", err)
+	}
+	dir, err := home.Folder(work)
+	return home, dir, err
+}
+
+// claim returns the state folder of a stack that is about to start. It creates the folder if there is none.
+func (s DevState) claim(con *console) (string, error) {
+	home, dir, err := s.folder()
+	if err == nil {
+		dir, err = home.Claim(dir)
+	}
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Lstat(".brevet"); err == nil && s.State == "" {
+		con.say("the folder .brevet here is not used: the state of the stack is in " + dir)
+	}
+	return dir, nil
 }
 
 // DevServeCmd is `brevet dev serve`.
@@ -54,8 +95,11 @@ func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 		return devstack.Prepare(ctx, con.say)
 	}
 	began := time.Now()
-	wanted := local.Config{Dir: c.State, SVIDTTL: c.SVIDTTL, Progress: con.say, Catalogue: c.Catalogue}
+	wanted := local.Config{SVIDTTL: c.SVIDTTL, Progress: con.say, Catalogue: c.Catalogue}
 	if err := c.gitHub(&wanted); err != nil {
+		return err
+	}
+	if wanted.Dir, err = c.claim(con); err != nil {
 		return err
 	}
 	stack, err := local.Start(ctx, wanted)
@@ -66,7 +110,7 @@ func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 	defer func() {
 		stack.RemoveEnvironments()
 		err = errors.Join(err, stack.Close())
-		con.say("stopped; the state stays in " + c.State)
+		con.say("stopped; the state stays in " + wanted.Dir)
 	}()
 	cfg, err := app.Load(stack.ConfigFile)
 	if err != nil {
@@ -177,8 +221,12 @@ and apply them as an admin (bob):
 
 // workload returns the variables with which to act as a workload of the stack that runs in the folder.
 func (s DevState) workload(ctx context.Context, name string) (local.Variables, error) {
-	notRunning := fmt.Errorf("no stack runs in %s: start one with brevet dev, or set --state to the folder of a running one", s.State)
-	all, err := local.ReadEnvironments(s.State)
+	home, dir, err := s.folder()
+	if err != nil {
+		return nil, err
+	}
+	notRunning := fmt.Errorf("no stack runs in %s: start one with brevet dev in this working folder, or set --state to the folder of a running one", dir)
+	all, err := local.ReadEnvironments(home, dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, notRunning
 	}
@@ -243,7 +291,10 @@ func (c *DevLoginCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	flow := LoginCmd{Issuer: env.Get("BREVET_OIDC_ISSUER"), ClientID: env.Get("BREVET_OIDC_CLIENT_ID")}
+	flow := LoginCmd{
+		Issuer: env.Get("BREVET_OIDC_ISSUER"), ClientID: env.Get("BREVET_OIDC_CLIENT_ID"),
+		PersonFlags: PersonFlags{Server: env.Get("BREVET_SERVER"), ServerID: env.Get("BREVET_SERVER_ID"), WorkloadAPI: env.Get("SPIFFE_ENDPOINT_SOCKET")},
+	}
 	return flow.logIn(ctx, con, func(ctx context.Context, d *oauth2.DeviceAuthResponse) error {
 		return devstack.AgreeToDevice(ctx, d.VerificationURI, d.UserCode, c.Person)
 	})

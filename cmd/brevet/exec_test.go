@@ -23,10 +23,23 @@ func startBrief(t *testing.T) *session {
 	return startBriefWith(t, nil)
 }
 
+// claimed returns a state folder that a test may fill before the stack starts.
+func claimed(t *testing.T, dir string) string {
+	t.Helper()
+	home, err := stateHome()
+	if err == nil {
+		dir, err = home.Claim(dir)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // startBriefWith is startBrief with more files in the catalogue.
 func startBriefWith(t *testing.T, more map[string]string) *session {
 	t.Helper()
-	dir := t.TempDir() + "/state"
+	dir := claimed(t, t.TempDir()+"/state")
 	if err := os.CopyFS(dir, examples.Catalog); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/login"
+	"github.com/brevet-dev/brevet/internal/private"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
@@ -30,8 +32,10 @@ func loginStore() (*login.Store, error) {
 	return &login.Store{Path: filepath.Join(dir, "brevet", "login.json"), Now: time.Now, Proxy: http.ProxyFromEnvironment}, nil
 }
 
-// LoginCmd is `brevet login`.
+// LoginCmd is `brevet login`. The login is for one server: no other gets its tokens.
 type LoginCmd struct {
+	PersonFlags
+
 	Issuer   string   `help:"Issuer of your OpenID Connect provider." required:"" env:"BREVET_OIDC_ISSUER"`
 	ClientID string   `help:"OAuth client whose ID tokens the broker accepts." name:"client-id" required:"" env:"BREVET_OIDC_CLIENT_ID"`
 	Scopes   []string `help:"Scopes to request from the provider. Default: openid, and those of profile, groups and offline_access that it supports." name:"oidc-scopes"`
@@ -47,6 +51,9 @@ func (c *LoginCmd) Run(ctx context.Context, con *console) error {
 func (c *LoginCmd) logIn(ctx context.Context, con *console, agree func(context.Context, *oauth2.DeviceAuthResponse) error) error {
 	store, err := loginStore()
 	if err != nil {
+		return err
+	}
+	if store.Server, err = c.loginServer(); err != nil {
 		return err
 	}
 	provider, err := store.Provider(ctx, c.Issuer, c.ClientID)
@@ -72,6 +79,7 @@ func (c *LoginCmd) logIn(ctx context.Context, con *console, agree func(context.C
 	if err != nil {
 		return err
 	}
+	l.Server = store.Server
 	if err := store.Write(l); err != nil {
 		return fmt.Errorf("storing the login: %w", err)
 	}
@@ -222,6 +230,9 @@ type PersonFlags struct {
 func (f PersonFlags) open(ctx context.Context) (*client.Client, func(), error) {
 	person, err := loginStore()
 	if err == nil {
+		person.Server, err = f.loginServer()
+	}
+	if err == nil {
 		_, err = person.IDToken(ctx)
 	}
 	if err != nil {
@@ -242,6 +253,36 @@ func (f PersonFlags) open(ctx context.Context) (*client.Client, func(), error) {
 		closeAll()
 	}
 	return c, closeAll, err
+}
+
+// loginServer describes the server that the flags name, to compare it with the server of the login.
+func (f PersonFlags) loginServer() (s login.Server, err error) {
+	at, err := url.Parse(f.Server)
+	if err != nil || at.Host == "" {
+		return s, fmt.Errorf("--server: %s is not a URL", quote(f.Server))
+	}
+	s.URL, s.ID = strings.ToLower(at.Scheme+"://"+at.Host), f.ServerID
+	socket, isSocket := strings.CutPrefix(f.WorkloadAPI, "unix://")
+	switch {
+	case f.CAFile != "":
+		s.Roots, err = filepath.Abs(f.CAFile)
+	case f.ServerID == "":
+	case isSocket:
+		// The sockets of a folder that nobody else can write to have the same roots. A dev stack has one for each workload.
+		s.Roots = socket
+		if folder := filepath.Dir(socket); isOwn(folder) {
+			s.Roots = folder
+		}
+	default:
+		s.Roots = f.WorkloadAPI
+	}
+	return s, err
+}
+
+// isOwn reports whether only the current user and root can write to a folder.
+func isOwn(folder string) bool {
+	info, err := os.Lstat(folder)
+	return err == nil && private.Trusted(info)
 }
 
 // verifier returns how the client verifies the broker, and a function that ends that.

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -44,6 +45,7 @@ func stored(t *testing.T) *login.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	store.Server = login.Server{URL: aServer.Server}
 	return store
 }
 
@@ -79,7 +81,8 @@ func logIn(t *testing.T, cmd *LoginCmd, answer func(verificationURI string)) (ma
 func TestLoginAtCertifiedProvider(t *testing.T) {
 	provider := testkit.Provider(t) // before home moves its cache
 	path := home(t)
-	who, err := logIn(t, &LoginCmd{Issuer: provider.Issuer, ClientID: provider.BriefClientID}, func(uri string) { provider.Approve(t, uri, "alice") })
+	broker, flags := tokenEater(t)
+	who, err := logIn(t, &LoginCmd{PersonFlags: flags, Issuer: provider.Issuer, ClientID: provider.BriefClientID}, func(uri string) { provider.Approve(t, uri, "alice") })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +102,6 @@ func TestLoginAtCertifiedProvider(t *testing.T) {
 	}
 	// The ID tokens of this client live for twenty seconds, so each use renews them.
 	refreshed := map[string]bool{before.RefreshToken.Reveal(): true}
-	broker, flags := tokenEater(t)
 	for range 2 {
 		c, done, err := flags.open(t.Context())
 		if err != nil {
@@ -194,9 +196,13 @@ func press(t *testing.T, uri string, button url.Values) {
 	}
 }
 
+// aServer is the server of logins that are not used.
+var aServer = PersonFlags{Server: "https://brevet.acme.test"}
+
 func TestLoginAtDevProvider(t *testing.T) {
 	path, provider := home(t), devProvider(t)
-	cmd := &LoginCmd{Issuer: provider.Issuer(), ClientID: "brevet"}
+	broker, flags := tokenEater(t)
+	cmd := &LoginCmd{PersonFlags: flags, Issuer: provider.Issuer(), ClientID: "brevet"}
 	if _, err := logIn(t, cmd, func(uri string) { press(t, uri, url.Values{"deny": {"yes"}}) }); err == nil || !strings.Contains(err.Error(), "declined") {
 		t.Errorf("got %v, want that the login was declined", err)
 	}
@@ -219,7 +225,6 @@ func TestLoginAtDevProvider(t *testing.T) {
 	if strings.ContainsAny(out.String(), "\x1b") {
 		t.Error("a name moves the cursor")
 	}
-	broker, flags := tokenEater(t)
 	c, done, err := flags.open(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -246,7 +251,7 @@ func TestLoginPrintsAddressCodeAndDeadline(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		cmd := &LoginCmd{Issuer: provider.Issuer(), ClientID: "brevet"}
+		cmd := &LoginCmd{PersonFlags: aServer, Issuer: provider.Issuer(), ClientID: "brevet"}
 		ended <- cmd.Run(ctx, &console{out: io.Discard, err: writer})
 		_ = writer.Close()
 	}()
@@ -284,7 +289,7 @@ func TestLoginRefusesProviders(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			document = tc.document
-			err := (&LoginCmd{Issuer: tc.issuer, ClientID: "brevet"}).Run(t.Context(), &console{out: io.Discard, err: io.Discard})
+			err := (&LoginCmd{PersonFlags: aServer, Issuer: tc.issuer, ClientID: "brevet"}).Run(t.Context(), &console{out: io.Discard, err: io.Discard})
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
@@ -298,7 +303,7 @@ func TestLoginRefusesProviders(t *testing.T) {
 // TestExpiredOrExposedLoginsAreNotUsed checks that a login is not used if it has expired or if others may have read it.
 func TestExpiredOrExposedLoginsAreNotUsed(t *testing.T) {
 	path := home(t)
-	good := login.Login{Issuer: "http://127.0.0.1:1", ClientID: "brevet", ID: "i#a", Expires: time.Now().Add(time.Hour), IDToken: secret.New("token")}
+	good := login.Login{Server: login.Server{URL: aServer.Server}, Issuer: "http://127.0.0.1:1", ClientID: "brevet", ID: "i#a", Expires: time.Now().Add(time.Hour), IDToken: secret.New("token")}
 	use := func(want string) {
 		t.Helper()
 		token, err := stored(t).IDToken(t.Context())
@@ -362,9 +367,6 @@ func TestExpiredOrExposedLoginsAreNotUsed(t *testing.T) {
 func TestPersonVerifiesTheBrokersSVID(t *testing.T) {
 	home(t)
 	live := login.Login{Issuer: "http://127.0.0.1:1", ClientID: "brevet", ID: "i#a", Expires: time.Now().Add(time.Hour), IDToken: secret.New("token")}
-	if err := stored(t).Write(live); err != nil {
-		t.Fatal(err)
-	}
 	issuer, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: spiffeid.RequireTrustDomainFromString("acme.test")})
 	if err != nil {
 		t.Fatal(err)
@@ -411,6 +413,13 @@ func TestPersonVerifiesTheBrokersSVID(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.flags.Server = srv.URL
+			var err error
+			if live.Server, err = tc.flags.loginServer(); err != nil {
+				t.Fatal(err)
+			}
+			if err := stored(t).Write(live); err != nil {
+				t.Fatal(err)
+			}
 			c, done, err := tc.flags.open(t.Context())
 			if err == nil {
 				defer done()
@@ -427,5 +436,74 @@ func TestPersonVerifiesTheBrokersSVID(t *testing.T) {
 				t.Errorf("got %v, want one call without a certificate", err)
 			}
 		})
+	}
+}
+
+// T5: whoever chooses the server of a command, such as a repository with variables for a shell, must not get the token of a login.
+func TestLoginIsForOneServer(t *testing.T) {
+	home(t)
+	folder := t.TempDir()
+	calls := make(chan string, 10)
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { calls <- r.Header.Get("Authorization") }))
+	t.Cleanup(srv.Close)
+	ca := filepath.Join(folder, "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	open := filepath.Join(t.TempDir(), "open")
+	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777|os.ModeSticky)); err != nil {
+		t.Fatal(err)
+	}
+	const id = "spiffe://acme.test/brevet"
+	at := func(f PersonFlags) PersonFlags {
+		f.Server = cmp.Or(f.Server, "https://brevet.acme.test:8443")
+		return f
+	}
+	for name, tc := range map[string]struct {
+		own, other PersonFlags
+		same       bool
+	}{
+		"another server":                  {PersonFlags{}, PersonFlags{Server: srv.URL, CAFile: ca}, false},
+		"another port":                    {PersonFlags{}, PersonFlags{Server: "https://brevet.acme.test:8444"}, false},
+		"without TLS":                     {PersonFlags{}, PersonFlags{Server: "http://brevet.acme.test:8443"}, false},
+		"own roots":                       {PersonFlags{}, PersonFlags{CAFile: ca}, false},
+		"other roots":                     {PersonFlags{CAFile: "/etc/brevet/ca.pem"}, PersonFlags{CAFile: ca}, false},
+		"the system's roots":              {PersonFlags{CAFile: ca}, PersonFlags{}, false},
+		"another SPIFFE ID":               {PersonFlags{ServerID: id, CAFile: ca}, PersonFlags{ServerID: id + "2", CAFile: ca}, false},
+		"a SPIFFE ID":                     {PersonFlags{CAFile: ca}, PersonFlags{ServerID: id, CAFile: ca}, false},
+		"another Workload API":            {PersonFlags{ServerID: id, WorkloadAPI: "unix:///run/spire/a.sock"}, PersonFlags{ServerID: id, WorkloadAPI: "unix://" + folder + "/a.sock"}, false},
+		"another socket in an open one":   {PersonFlags{ServerID: id, WorkloadAPI: "unix://" + open + "/a.sock"}, PersonFlags{ServerID: id, WorkloadAPI: "unix://" + open + "/b.sock"}, false},
+		"Workload API over TCP":           {PersonFlags{ServerID: id, WorkloadAPI: "tcp://127.0.0.1:1"}, PersonFlags{ServerID: id, WorkloadAPI: "tcp://127.0.0.1:2"}, false},
+		"the same":                        {PersonFlags{ServerID: id, CAFile: ca}, PersonFlags{ServerID: id, CAFile: ca}, true},
+		"the same with a path":            {PersonFlags{}, PersonFlags{Server: "https://BREVET.acme.test:8443/"}, true},
+		"another workload of a stack":     {PersonFlags{ServerID: id, WorkloadAPI: "unix://" + folder + "/a.sock"}, PersonFlags{ServerID: id, WorkloadAPI: "unix://" + folder + "/b.sock"}, true},
+		"a Workload API that is not used": {PersonFlags{}, PersonFlags{WorkloadAPI: "unix://" + folder + "/b.sock"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, err := at(tc.own).loginServer()
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = stored(t).Write(login.Login{
+				Server: server, Issuer: "http://127.0.0.1:1", ClientID: "brevet", ID: "i#a", Expires: time.Now().Add(time.Hour), IDToken: secret.New("token"),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, done, err := at(tc.other).open(t.Context())
+			if err == nil {
+				c.Close()
+				done()
+			}
+			if refused := errors.Is(err, login.ErrOtherServer); refused == tc.same {
+				t.Errorf("got %v, want the login used: %t", err, tc.same)
+			}
+			if !tc.same && !strings.Contains(err.Error(), "run brevet login with --server") {
+				t.Errorf("got %q, want advice", err)
+			}
+		})
+	}
+	if len(calls) > 0 {
+		t.Errorf("the other server got %q", <-calls)
 	}
 }

@@ -46,6 +46,7 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
+	_ = os.Setenv("XDG_STATE_HOME", filepath.Join(dir, "state"))
 	binary = filepath.Join(dir, "brevet")
 	build := exec.Command("go", append(append([]string{"build", "-o", binary}, buildFlags...), ".")...)
 	if out, err := build.CombinedOutput(); err != nil {

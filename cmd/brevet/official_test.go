@@ -54,7 +54,7 @@ func TestPeopleActAsAdminsAndAuditors(t *testing.T) {
 		brevet(t, stranger, args...).want(t, 1, "run brevet login", "--workload-api")
 	}
 	brevet(t, stranger, "request", "github.issues.read", "--task", "t").want(t, 2, "--workload-api")
-	bob, carol := withoutWorkload(s.person(t, "bob"), ca), withoutWorkload(s.person(t, "carol"), ca)
+	bob, carol := logInAs(t, withoutWorkload(s.env, ca), "bob"), logInAs(t, withoutWorkload(s.env, ca), "carol")
 
 	s.issue(t, "t-1")
 	brevet(t, carol, "audit", "list").want(t, 0, "t-1", researcher)

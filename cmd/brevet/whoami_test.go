@@ -15,7 +15,7 @@ func TestWhoamiTellsRoles(t *testing.T) {
 	t.Parallel()
 	s := startDev(t, t.TempDir()+"/state")
 	ca := s.authorities(t)
-	bob := withoutWorkload(s.person(t, "bob"), ca)
+	bob := logInAs(t, withoutWorkload(s.env, ca), "bob")
 	brevet(t, bob, "whoami").want(t, 0, "#bob", "roles    admin in spiffe://"+local.Domain, "approver in")
 	brevet(t, s.person(t, "bob"), "whoami", "--person").want(t, 0, "#bob", "admin in spiffe://"+local.Domain)
 	got := objects(t, brevet(t, bob, "whoami", "-o", "json").out)

@@ -17,7 +17,7 @@ import (
 type folderLock struct{ file *os.File }
 
 func lockFolder(dir string) (*folderLock, error) {
-	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening the lock: %w", err)
 	}
@@ -114,4 +114,7 @@ func portIsFree(port int) bool {
 	return listener.Close() == nil
 }
 
-func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+// loopbackAddress is the only address on which servers listen.
+const loopbackAddress = "127.0.0.1"
+
+func loopback(port int) string { return net.JoinHostPort(loopbackAddress, strconv.Itoa(port)) }

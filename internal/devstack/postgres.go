@@ -147,10 +147,12 @@ func (p *Postgres) spawn(ctx context.Context) (*process, error) {
 	defer func() { _ = sockets.Close() }()
 	args := []string{"-D", p.account.inherited(0, data)}
 	for _, setting := range []string{
-		"listen_addresses=127.0.0.1", "port=" + strconv.Itoa(p.port),
+		"listen_addresses=" + loopbackAddress, "port=" + strconv.Itoa(p.port),
 		"unix_socket_directories=" + quoteFolder(p.account.inherited(1, sockets)), "unix_socket_permissions=0700",
 		"fsync=on", "synchronous_commit=on", "full_page_writes=on",
 		"max_connections=1000", "timezone=UTC", "log_timezone=UTC", "logging_collector=off",
+		// The files of the cluster must not make the server run anything.
+		"shared_preload_libraries=", "session_preload_libraries=", "local_preload_libraries=", "archive_mode=off",
 	} {
 		args = append(args, "-c", setting)
 	}
@@ -202,7 +204,12 @@ func (p *Postgres) answers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return conn.Close(ctx)
+	var addresses string
+	err = conn.QueryRow(ctx, `SHOW listen_addresses`).Scan(&addresses)
+	if err == nil && addresses != loopbackAddress {
+		err = fmt.Errorf("PostgreSQL listens on %q instead of %s", addresses, loopbackAddress)
+	}
+	return errors.Join(err, conn.Close(ctx))
 }
 
 func (p *Postgres) ensureDatabase(ctx context.Context) error {

@@ -128,6 +128,9 @@ func openFolder(dir string) (string, error) {
 	if err := ours(dir, info); err != nil {
 		return "", fmt.Errorf("looking at the state folder: %w", err)
 	}
+	if err := noLinks(dir); err != nil {
+		return "", fmt.Errorf("looking into the state folder: %w", err)
+	}
 	// The folder holds keys and passwords. A folder that existed before may be accessible to other users.
 	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a folder needs its x bit
 		return "", fmt.Errorf("closing the state folder to others: %w", err)

@@ -25,11 +25,16 @@ func trusted(path string) (string, error) {
 	if err := closed(path); err != nil {
 		return "", err
 	}
+	return path, trustedAbove(path)
+}
+
+// trustedAbove checks the folders above a path that has no links.
+func trustedAbove(path string) error {
 	for at := path; at != filepath.Dir(at); {
 		at = filepath.Dir(at)
 		info, err := os.Lstat(at)
 		if err != nil {
-			return "", err
+			return err
 		}
 		if info.Mode()&fs.ModeSticky != 0 {
 			err = ours(at, info)
@@ -37,10 +42,10 @@ func trusted(path string) (string, error) {
 			err = closed(at)
 		}
 		if err != nil {
-			return "", err
+			return err
 		}
 	}
-	return path, nil
+	return nil
 }
 
 // trustedTree is like trusted, and also requires that everything inside the folder is closed to others and not a link.

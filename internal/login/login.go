@@ -1,7 +1,8 @@
 // Package login logs a person in at their OpenID Connect provider by the device flow (RFC 8628), and keeps the login fresh in
 // a file.
 //
-// It must never print a token, send one in the clear to another machine, or use a login that other users could read.
+// It must never print a token, send one in the clear to another machine, give one to another server than the one that the person
+// logged in to, or use a login that other users could read.
 package login
 
 import (
@@ -18,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
@@ -27,8 +29,34 @@ const renewBefore = time.Minute
 // ErrEnded means that the person has to log in again.
 var ErrEnded = errors.New("you are not logged in, or your login has expired: run brevet login")
 
+// Server is a broker, and how a client verifies it.
+type Server struct {
+	// URL is the scheme and the host.
+	URL string `json:"url"`
+	// ID is the broker's SPIFFE ID, or empty if Roots verify the broker's host name.
+	ID string `json:"spiffe_id,omitempty"`
+	// Roots is where the roots come from: a file, or a Workload API. Empty means the system's roots.
+	Roots string `json:"roots,omitempty"`
+}
+
+// String describes a server for a message.
+func (s Server) String() string {
+	text := safetext.Text(s.URL)
+	for _, part := range []string{s.ID, s.Roots} {
+		if part != "" {
+			text += ", " + safetext.Text(part)
+		}
+	}
+	return text
+}
+
+// ErrOtherServer means that the person is logged in to another server.
+var ErrOtherServer = errors.New("your login is for another server")
+
 // Login is a logged-in person with their tokens.
 type Login struct {
+	// Server is the only server that gets the ID token.
+	Server   Server    `json:"server"`
 	Issuer   string    `json:"issuer"`
 	ClientID string    `json:"client_id"`
 	ID       string    `json:"id"`
@@ -55,7 +83,9 @@ func (l Login) Renewable() bool { return l.RefreshToken.Reveal() != "" }
 type Store struct {
 	// Path is the file, in a folder of the person.
 	Path string
-	Now  func() time.Time
+	// Server is the server that gets the ID tokens, as the caller names it now.
+	Server Server
+	Now    func() time.Time
 	// Proxy chooses the HTTP proxy for calls to the provider. Nil means none.
 	Proxy func(*http.Request) (*url.URL, error)
 
@@ -78,7 +108,7 @@ func (s *Store) Read() (Login, error) {
 		return Login{}, err
 	}
 	var file stored
-	if json.Unmarshal([]byte(text), &file) != nil || file.IDToken == "" {
+	if json.Unmarshal([]byte(text), &file) != nil || file.IDToken == "" || file.Server.URL == "" {
 		return Login{}, fmt.Errorf("%s has the format of another version: run brevet login again", s.Path)
 	}
 	file.Login.IDToken, file.Login.RefreshToken = secret.New(file.IDToken), secret.New(file.RefreshToken)
@@ -97,12 +127,17 @@ func (s *Store) Write(l Login) error {
 	return secret.WriteFile(s.Path, string(text)+"\n")
 }
 
-// IDToken returns the ID token of the person. It reads the login each time, because another process may have renewed it, and
+// IDToken returns the ID token of the person for the store's server. It returns [ErrOtherServer] if the person logged in to another
+// one: whoever chooses the server of a command, for example by a variable, must not get the token. IDToken reads the login each time, because another process may have renewed it, and
 // renews it shortly before it expires.
 func (s *Store) IDToken(ctx context.Context) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l, err := s.Read()
+	if err == nil && l.Server != s.Server {
+		err = fmt.Errorf("%w: it is for %s, and does not go to %s. To use that server, run brevet login with --server, and with the same flags or variables",
+			ErrOtherServer, l.Server, s.Server)
+	}
 	if err == nil && l.Expires.Sub(s.Now()) <= renewBefore && l.Renewable() {
 		l, err = s.renewOnce(ctx)
 	}
@@ -138,6 +173,7 @@ func (s *Store) renewOnce(ctx context.Context) (Login, error) {
 	case err != nil:
 		return l, err
 	}
+	renewed.Server = l.Server
 	if !renewed.Renewable() {
 		renewed.RefreshToken = l.RefreshToken
 	}

@@ -173,6 +173,7 @@ func expecting(text string) string {
 // stack is a `brevet dev` that answers.
 type stack struct {
 	bin, state string
+	home       string // XDG_STATE_HOME of the user who runs it
 }
 
 // buildBrevet returns a folder with the binary.
@@ -189,11 +190,11 @@ func buildBrevet(t *testing.T) string {
 // startStack builds the binary and runs `brevet dev` until the test ends.
 func startStack(t *testing.T) stack {
 	t.Helper()
-	s := stack{bin: buildBrevet(t), state: filepath.Join(t.TempDir(), "state")}
+	s := stack{bin: buildBrevet(t), state: filepath.Join(t.TempDir(), "state"), home: t.TempDir()}
 	binary := filepath.Join(s.bin, "brevet")
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	dev := exec.CommandContext(ctx, binary, "dev", "--state", s.state)
-	dev.Env = clean(os.Getenv("HOME"), os.Getenv("PATH"))
+	dev.Env = append(clean(os.Getenv("HOME"), os.Getenv("PATH")), "XDG_STATE_HOME="+s.home)
 	dev.Cancel = func() error { return dev.Process.Signal(syscall.SIGTERM) }
 	dev.WaitDelay = 20 * time.Second
 	var said bytes.Buffer
@@ -208,7 +209,12 @@ func startStack(t *testing.T) stack {
 	deadline := time.After(startWithin)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for exec.CommandContext(t.Context(), binary, "dev", "env", "--state", s.state).Run() != nil {
+	answers := func() bool {
+		env := exec.CommandContext(t.Context(), binary, "dev", "env", "--state", s.state)
+		env.Env = dev.Env
+		return env.Run() == nil
+	}
+	for !answers() {
 		select {
 		case <-tick.C:
 		case <-ended:
@@ -228,10 +234,8 @@ func clean(home, path string) []string {
 // run pastes the blocks of one document into one shell, with a home and a folder that nobody has used.
 func (s stack) run(t *testing.T, path string, blocks []block) {
 	home, folder := t.TempDir(), t.TempDir()
-	if err := os.Symlink(s.state, filepath.Join(folder, ".brevet")); err != nil {
-		t.Fatal(err)
-	}
-	runShell(t, documentWithin, script(path, blocks), home, folder, clean(home, s.bin+":"+os.Getenv("PATH")))
+	env := append(clean(home, s.bin+":"+os.Getenv("PATH")), "XDG_STATE_HOME="+s.home, "BREVET_DEV_STATE="+s.state)
+	runShell(t, documentWithin, script(path, blocks), home, folder, env)
 }
 
 // runShell runs a script in a folder and returns what it printed. In its home, curl fails for an answer 4xx or 5xx.

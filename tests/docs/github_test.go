@@ -43,7 +43,11 @@ func TestGitHubGuideRuns(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("trap 'echo \"failed: $BASH_COMMAND\" >&2' ERR\n")
 	await := "for i in $(seq 900); do brevet dev env >/dev/null 2>&1 && break; sleep 0.1; done\n"
-	vault := "HOME='" + os.Getenv("HOME") + "' "
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	vault := "XDG_CACHE_HOME='" + cache + "' "
 	started := false
 	for _, each := range blocks {
 		command := replace.Replace(each.text)

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/examples"
+	"github.com/brevet-dev/brevet/internal/devstack"
 )
 
 // patience is how long anything but the load itself may take.
@@ -56,6 +57,11 @@ func startStack(t *testing.T, h *webHost) *stack {
 // seed writes a catalogue whose scopes open the host, and the database that Vault creates logins for.
 func (s *stack) seed(t *testing.T, h *webHost) {
 	t.Helper()
+	home := t.TempDir()
+	t.Setenv("XDG_STATE_HOME", home)
+	if _, err := (devstack.Home{Dir: filepath.Join(home, "brevet")}).Claim(s.state); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.CopyFS(s.state, examples.Catalog); err != nil {
 		t.Fatal(err)
 	}

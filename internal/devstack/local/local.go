@@ -376,7 +376,7 @@ func (s *Stack) writeConfig(ctx context.Context) error {
 		}
 		text = append(text, github...)
 	}
-	return os.WriteFile(s.ConfigFile, text, 0o600)
+	return secret.WriteFile(s.ConfigFile, string(text))
 }
 
 // localhost returns an address with the host name localhost, for which certificates are issued.
@@ -385,9 +385,10 @@ func localhost(address string) string {
 	return "localhost:" + port
 }
 
-// freeAddress returns wanted if it is free, and another free address otherwise.
+// freeAddress returns an address of this machine alone, with the port of wanted if that is free, and with another one otherwise.
 func freeAddress(ctx context.Context, wanted string) (string, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cmp.Or(wanted, "127.0.0.1:0"))
+	_, port, _ := net.SplitHostPort(wanted) // the address of an earlier run, or none
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", cmp.Or(port, "0")))
 	switch {
 	case err != nil && wanted != "":
 		return freeAddress(ctx, "")

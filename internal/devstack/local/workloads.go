@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -198,12 +197,6 @@ func (v Variables) Get(name string) string {
 	return ""
 }
 
-// variableNames are the names of all variables that Environment sets.
-var variableNames = []string{
-	"BREVET_SERVER", "BREVET_SERVER_ID", "SPIFFE_ENDPOINT_SOCKET", "BREVET_OIDC_ISSUER", "BREVET_OIDC_CLIENT_ID", "BREVET_DEV_STATE", "BREVET_DEV_API",
-	"SVID_DIR", "PGHOST", "PGPORT", "PGDATABASE",
-}
-
 // Environment returns the variables that a client of this stack needs to act as one of its workloads.
 func (s *Stack) Environment(workload string) Variables {
 	host, port, _ := net.SplitHostPort(s.Postgres.Addr()) // Addr returns host:port
@@ -240,24 +233,21 @@ func (s *Stack) WriteEnvironments() error {
 func (s *Stack) RemoveEnvironments() { _ = os.Remove(s.Path(environments)) }
 
 // ReadEnvironments returns the variables for each workload of the stack in a folder. The error is [fs.ErrNotExist] if no stack
-// runs there, but a stack that was killed leaves the file behind.
-func ReadEnvironments(dir string) (map[string]Variables, error) {
+// runs there, but a stack that was killed leaves the file behind. A shell evaluates the variables, and logins follow them, so the
+// folder must be one that this user made: see [devstack.Home].
+func ReadEnvironments(home devstack.Home, dir string) (map[string]Variables, error) {
+	dir, err := home.Verify(dir)
+	if err != nil {
+		return nil, err
+	}
 	path := filepath.Join(dir, environments)
-	text, err := os.ReadFile(path)
+	text, err := secret.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
 	var all map[string]Variables
-	if err := json.Unmarshal(text, &all); err != nil {
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
 		return nil, fmt.Errorf("reading %s: %w", path, err)
-	}
-	// A shell evaluates the printed names, and somebody else may have made the folder, for example as part of a repository.
-	for _, variables := range all {
-		for _, pair := range variables {
-			if !slices.Contains(variableNames, pair[0]) {
-				return nil, fmt.Errorf("%s was not written by brevet dev: do not use this folder", path)
-			}
-		}
 	}
 	return all, nil
 }

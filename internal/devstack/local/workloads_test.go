@@ -6,11 +6,8 @@ import (
 	"crypto/x509"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
-
-	"github.com/brevet-dev/brevet/internal/devstack"
 )
 
 // TestIdentityFilesFollowRotation checks that only the owner can read the identity files, that they hold a certificate with
@@ -80,16 +77,4 @@ func verified(t *testing.T, folder string) (leaf *x509.Certificate, authorities 
 		return nil, 0
 	}
 	return pair.Leaf, bytes.Count(bundle, []byte("BEGIN CERTIFICATE"))
-}
-
-// TestAllowedVariablesAreThePrintedOnes checks that the allowed names are exactly the printed ones.
-func TestAllowedVariablesAreThePrintedOnes(t *testing.T) {
-	t.Parallel()
-	var names []string
-	for _, pair := range (&Stack{Stack: &devstack.Stack{Postgres: &devstack.Postgres{}}, People: &devstack.Provider{}}).Environment("research") {
-		names = append(names, pair[0])
-	}
-	if !slices.Equal(names, variableNames) {
-		t.Errorf("got %q, want %q", names, variableNames)
-	}
 }
