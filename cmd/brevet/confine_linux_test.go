@@ -121,10 +121,16 @@ func (s *session) confinedTools(t *testing.T, host *webHost, packages string, po
 		"database around it": {fmt.Sprintf(`psql -XAtc 'SELECT 1' 'host=127.0.0.1 port=%d dbname=target user=postgres' 2>&1 || true`, port), "Connection refused"},
 		"the broker":         {`curl -sSk --noproxy '*' "$SERVER" 2>&1 || true`, "Failed to connect"},
 		"the Workload API":   {`curl -sS --max-time 9 --http0.9 --unix-socket "${WORKLOADS#unix://}" http://x/ 2>&1 || true`, "ouldn't open socket|ailed to connect|Couldn't connect"},
+		"the keys of the stack and the login": {`for f in "$STATE/vault/keys.json" "$STATE/svid/research/svid_key.pem" "$STATE/owner-url" "$STATE/made-here" "${WORKLOADS#unix://}" ` +
+			`"$HOME/.config/brevet/login.json" "$XDG_STATE_HOME/brevet/dev.key"; do ! test -e "$f" || { echo "sees $f"; exit 1; }; done; echo sees none`, "sees none"},
 		"npm": {
 			`project=$(mktemp -d -p .); cp package*.json "$project"; cd "$project"; npm ci --registry https://` + packages + `/ --cache cache >npm.log 2>&1 || { cat npm.log; exit 1; }
 			node -p 'require("greeter")("world")'`, registries.NPMGreeting,
 		},
+	}
+	login := filepath.Join(dir, ".config", "brevet", "login.json")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(login), 0o755), os.WriteFile(login, nil, 0o644)); err != nil {
+		t.Fatal(err)
 	}
 	users := map[string]*syscall.SysProcAttr{"own user": {Setsid: true}}
 	if os.Getuid() == 0 {
@@ -133,7 +139,7 @@ func (s *session) confinedTools(t *testing.T, host *webHost, packages string, po
 	for user, attr := range users {
 		for name, tool := range tools {
 			t.Run(user+"/"+name, func(t *testing.T) {
-				env := append(s.env[:len(s.env):len(s.env)], "HOME="+dir, "PATH=/usr/bin:/bin", "SERVER="+variable(s.env, "BREVET_SERVER"), "WORKLOADS="+variable(s.env, "SPIFFE_ENDPOINT_SOCKET"))
+				env := append(s.env[:len(s.env):len(s.env)], "HOME="+dir, "PATH=/usr/bin:/bin", "SERVER="+variable(s.env, "BREVET_SERVER"), "WORKLOADS="+variable(s.env, "SPIFFE_ENDPOINT_SOCKET"), "STATE="+s.dir)
 				got := unlimited(t, func() result {
 					return launchIn(t, dir, attr, env, append(append([]string{"exec"}, flags...), "--", "sh", "-c", noProxy+tool.script)...).finish(t)
 				})

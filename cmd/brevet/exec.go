@@ -67,6 +67,7 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 	if err := c.checkConfined(c.Egress); err != nil {
 		return err
 	}
+	c.workloadAPI = c.WorkloadAPI
 	path, err := findProgram(c.Program[0])
 	if err != nil {
 		fmt.Fprintf(con.err, "brevet: %v\n", err)

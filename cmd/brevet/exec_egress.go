@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -22,7 +23,49 @@ type ConfineFlags struct {
 	Confine     bool `help:"With --egress, on Linux: run the program in a network of its own, which leads to the gateway and nowhere else."`
 	UnixSockets bool `help:"With --confine: let the program open Unix sockets. It then reaches each socket of another program whose file it may open." name:"unix-sockets"`
 
-	exitSocket string // the gateway's, if --socket comes before the first --scope
+	exitSocket  string // the gateway's, if --socket comes before the first --scope
+	workloadAPI string // where this command gets its identity
+}
+
+// hidden returns what a confined program must not see of the files of its user: logins, the state of dev stacks, and what leads to
+// the identity of the sandbox. Folders of Brevet that do not exist yet are created, so that they are hidden when files come into them.
+func (f ConfineFlags) hidden() []string {
+	var all []string
+	if state, err := stateHome(); err == nil {
+		all = append(all, state.Dir)
+	}
+	if store, err := loginStore(); err == nil {
+		all = append(all, filepath.Dir(store.Path))
+	}
+	// HOME may be another one than that in which the user has logged in.
+	if own, err := user.LookupId(strconv.Itoa(os.Getuid())); err == nil && filepath.IsAbs(own.HomeDir) {
+		all = append(all, filepath.Join(own.HomeDir, ".config", "brevet"), filepath.Join(own.HomeDir, ".local", "state", "brevet"))
+	}
+	for _, folder := range all {
+		_ = os.MkdirAll(folder, 0o700) // whoever cannot create it now cannot do so later
+	}
+	for _, name := range []string{"BREVET_DEV_STATE", "SVID_DIR"} {
+		if folder := os.Getenv(name); filepath.IsAbs(folder) {
+			all = append(all, folder)
+		}
+	}
+	socket, ok := strings.CutPrefix(f.workloadAPI, "unix://")
+	if !ok {
+		return all
+	}
+	// The folder of a dev stack's sockets has those of other workloads too.
+	folder, home := filepath.Dir(socket), os.Getenv("HOME")
+	work, err := os.Getwd()
+	info, unknown := os.Stat(folder)
+	if err == nil && unknown == nil && info.Mode().Perm() == 0o700 && !isBelow(work, folder) && !isBelow(home, folder) {
+		all = append(all, folder)
+	}
+	return append(all, socket)
+}
+
+func isBelow(path, folder string) bool {
+	rest, err := filepath.Rel(folder, path)
+	return err == nil && filepath.IsLocal(rest)
 }
 
 // The loopback ports of a network that has only a gateway: those that proxies and PostgreSQL usually have.
@@ -86,7 +129,7 @@ func (f ConfineFlags) startConfined(ctx context.Context, exit *gatewayExit, cmd 
 		return nil, fmt.Errorf("%w: %w", errExit, err)
 	}
 	cmd.Env = append(cmd.Env, at.Environ()...)
-	box, err := confine.Wrap(cmd, confine.Options{Init: "confined", Ports: []int{proxyPort, databasePort}, UnixSockets: f.UnixSockets, Folder: exit.folder.Path})
+	box, err := confine.Wrap(cmd, confine.Options{Init: "confined", Ports: []int{proxyPort, databasePort}, UnixSockets: f.UnixSockets, Folder: exit.folder.Path, Hidden: f.hidden()})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errExit, err)
 	}

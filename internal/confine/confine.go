@@ -4,7 +4,7 @@
 // It must never start a program with less confinement than it promises: if the kernel lacks something, it refuses and says what.
 // It must never leave the program a descriptor, a capability or a kind of socket by which it could leave its network.
 //
-// It does not confine files. A program that may write to a file that another program runs, can leave that way.
+// It does not confine files, except for those that the caller hides. A program that may write to a file that another program runs, can leave that way.
 package confine
 
 import (
@@ -25,6 +25,8 @@ type Options struct {
 	UnixSockets bool
 	// Folder is the one folder of /dev/shm that the program sees, or empty.
 	Folder string
+	// Hidden are files and folders that the program finds empty, such as those with keys. What does not exist at the start is not hidden.
+	Hidden []string
 }
 
 // order is what the caller tells the first process of the confined program.
@@ -34,6 +36,8 @@ type order struct {
 	Ports       []int  `json:"ports"`
 	UnixSockets bool   `json:"unix_sockets"`
 	Folder      string `json:"folder,omitempty"`
+
+	Hidden []string `json:"hidden,omitempty"`
 }
 
 // report is what the first process answers, with the listeners as descriptors.

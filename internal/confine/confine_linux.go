@@ -43,7 +43,7 @@ func Wrap(cmd *exec.Cmd, o Options) (*Box, error) {
 	if _, known := architectures[runtime.GOARCH]; !known {
 		return nil, cannot("brevet has no system call filter for %s: use amd64 or arm64", runtime.GOARCH)
 	}
-	text, err := json.Marshal(order{UID: os.Getuid(), GID: os.Getgid(), Ports: o.Ports, UnixSockets: o.UnixSockets, Folder: o.Folder})
+	text, err := json.Marshal(order{UID: os.Getuid(), GID: os.Getgid(), Ports: o.Ports, UnixSockets: o.UnixSockets, Folder: o.Folder, Hidden: o.Hidden})
 	if err != nil {
 		return nil, fmt.Errorf("describing the confinement: %w", err)
 	}

@@ -290,6 +290,51 @@ func TestFolderOfTheCallerIsKept(t *testing.T) {
 	})
 }
 
+// T12: the program does not see what its caller hides: by no path, and not what comes there later.
+func TestFilesOfTheCallerAreHidden(t *testing.T) {
+	as(t, func(t *testing.T, u user) {
+		dir := t.TempDir()
+		folder, single, link := filepath.Join(dir, "folder"), filepath.Join(dir, "single"), filepath.Join(dir, "link")
+		for at := dir; at != os.TempDir() && at != "/"; at = filepath.Dir(at) {
+			if err := os.Chmod(at, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := errors.Join(os.Mkdir(folder, 0o777), os.WriteFile(filepath.Join(folder, "key"), []byte("secret"), 0o644),
+			os.WriteFile(single, []byte("secret"), 0o644), os.Symlink(folder, link))
+		if err != nil {
+			t.Fatal(err)
+		}
+		hidden := fmt.Sprintf(`{"Hidden": [%q, %q, %q, %q]}`, link, folder, single, filepath.Join(dir, "none"))
+		cmd := u.box(t, hidden, "sh", "-c", "cd "+dir+`; ls folder link; cat folder/key link/key single folder/../folder/key /proc/self/cwd/folder/key
+			echo ready; read later; cat folder/later; umount folder; umount single; rm -rf folder; mv folder moved; mkdir folder/new; cat folder/key single`)
+		keyboard, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		err = errors.Join(os.WriteFile(filepath.Join(folder, "later"), []byte("secret"), 0o644), keyboard.Close())
+		if err := errors.Join(err, ignoreExit(cmd.Wait())); err != nil || strings.Contains(out.String(), "secret") || !strings.Contains(out.String(), "ready") {
+			t.Errorf("got %v and %q, want nothing of what is hidden", err, out.String())
+		}
+		if text, err := os.ReadFile(filepath.Join(folder, "key")); err != nil || string(text) != "secret" {
+			t.Errorf("got %q, %v, want the file unchanged", text, err)
+		}
+	})
+}
+
+// ignoreExit ignores that a program failed.
+func ignoreExit(err error) error {
+	if _, exited := errors.AsType[*exec.ExitError](err); exited {
+		return nil
+	}
+	return err
+}
+
 func file(t *testing.T, family, kind int) *os.File {
 	t.Helper()
 	fd, err := syscall.Socket(family, kind|syscall.SOCK_CLOEXEC, 0)

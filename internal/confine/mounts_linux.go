@@ -26,9 +26,9 @@ var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 const sharedMemory = "/dev/shm"
 
 // hideMachine gives this mount namespace a /proc of its own processes, a /dev of harmless devices, memory that it shares with nobody,
-// and no way to change the kernel. Nothing of /dev/shm stays but the folder kept. It forbids further user namespaces, which would
+// and no way to change the kernel. Nothing of /dev/shm stays but the folder kept, and nothing shows of the private files. It forbids further user namespaces, which would
 // give the program capabilities again.
-func hideMachine(kept string) error {
+func hideMachine(kept string, private []string) error {
 	folder, err := os.Getwd()
 	if err != nil {
 		return fmt.Errorf("finding the working directory: %w", err)
@@ -46,7 +46,7 @@ func hideMachine(kept string) error {
 	if err := write("/proc/sys/user/max_user_namespaces", "0"); err != nil {
 		return fmt.Errorf("forbidding user namespaces: %w", err)
 	}
-	for _, path := range hidden {
+	for _, path := range slices.Concat(hidden, private) {
 		if err := hide(path); err != nil {
 			return err
 		}
@@ -62,7 +62,7 @@ func hideMachine(kept string) error {
 	}
 	// Enter the working directory again by its path: it may have been in the host's /proc.
 	if err := os.Chdir(folder); err != nil {
-		return fmt.Errorf("entering the working directory, which must not be in /dev or %s: %w", sharedMemory, err)
+		return fmt.Errorf("entering the working directory, which must not be in /dev, %s or a folder that is hidden from the program: %w", sharedMemory, err)
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func prepare(o order) ([]int, error) {
 	if err := mapUser(o); err != nil {
 		return nil, err
 	}
-	if err := hideMachine(o.Folder); err != nil {
+	if err := hideMachine(o.Folder, o.Hidden); err != nil {
 		return nil, err
 	}
 	if err := startLoopback(); err != nil {

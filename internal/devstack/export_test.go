@@ -4,5 +4,6 @@ package devstack
 var (
 	BuiltVault   = builtVault
 	PrivateGroup = privateGroup
+	OwnUser      = ownUser
 	VaultSource  = vaultSource
 )

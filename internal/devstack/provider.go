@@ -43,8 +43,8 @@ type ProviderConfig struct {
 	StateDir string
 }
 
-// Provider is an OpenID Connect provider FOR DEVELOPMENT ONLY: there are no passwords, and ANYBODY ON THIS MACHINE CAN
-// LOG IN AS ANYBODY that it knows. It serves http on loopback and supports the authorization code flow with PKCE (S256)
+// Provider is an OpenID Connect provider FOR DEVELOPMENT ONLY: there are no passwords, and THE USER WHO RUNS IT CAN LOG IN AS
+// ANYBODY that it knows. On Linux it refuses other users of the machine; elsewhere they can log in too. It serves http on loopback and supports the authorization code flow with PKCE (S256)
 // and the device flow of RFC 8628. It is safe for concurrent use.
 type Provider struct {
 	cfg    ProviderConfig

@@ -3,6 +3,7 @@ package devstack
 import (
 	"encoding/json"
 	"html/template"
+	"net"
 	"net/http"
 	"net/url"
 
@@ -17,10 +18,10 @@ func (p *Provider) routes() http.Handler {
 	mux.HandleFunc("GET /.well-known/openid-configuration", p.discovery)
 	mux.HandleFunc("GET /jwks", p.jwks)
 	mux.HandleFunc("GET /authorize", p.authorize)
-	mux.HandleFunc("POST /authorize", p.authorize)
+	mux.HandleFunc("POST /authorize", forOwnUser(p.authorize))
 	mux.HandleFunc("POST /device_authorization", p.authorizeDevice)
 	mux.HandleFunc("GET /device", p.verifyDevice)
-	mux.HandleFunc("POST /device", p.verifyDevice)
+	mux.HandleFunc("POST /device", forOwnUser(p.verifyDevice))
 	mux.HandleFunc("POST /token", p.token)
 	// Refuse a page of another site, and a request under another host name that resolves to this server: neither may log
 	// anybody in.
@@ -38,6 +39,18 @@ func (p *Provider) routes() http.Handler {
 		w.Header().Set("Cache-Control", "no-store")
 		guarded.ServeHTTP(w, r)
 	})
+}
+
+// forOwnUser refuses other users of this machine: whoever sends this form logs in as anybody, also as an admin.
+func forOwnUser(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+		if !ok || !ownUser(r.RemoteAddr, local.String()) {
+			http.Error(w, "This stack belongs to another user of this machine. Log in as that user, or start your own with brevet dev.", http.StatusForbidden)
+			return
+		}
+		next(w, r)
+	}
 }
 
 // discovery is the document of OpenID Connect Discovery, section 3.
@@ -72,7 +85,7 @@ var choosePage = template.Must(template.New("choose").Parse(`<!DOCTYPE html>
 <head><meta charset="utf-8"><title>Log in (development)</title></head>
 <body>
 <h1>Who are you?</h1>
-<p><strong>For development only: anybody on this machine can be anybody.</strong></p>
+<p><strong>For development only: whoever opens this page can be anybody.</strong></p>
 <form method="post">
 {{range .Fields}}<input type="hidden" name="{{.Name}}" value="{{.Value}}">
 {{end}}{{if .Device}}<p><label>Code on your device: <input name="user_code" value="{{.UserCode}}" required></label></p>

@@ -200,6 +200,12 @@ var threats = []Mutant{
 		Package: "internal/confine", Test: "^TestKernelIsHiddenAtOtherPathsToo$",
 	},
 	{
+		Claim: "T12", Breaks: "shows the keys and logins that the caller hides",
+		File: "internal/confine/mounts_linux.go",
+		Old:  "range slices.Concat(hidden, private) {", New: "range slices.Concat(hidden, private[:0]) {",
+		Package: "internal/confine", Test: "^TestFilesOfTheCallerAreHidden$",
+	},
+	{
 		Claim: "T12", Breaks: "lets a crash start a program of the host",
 		File: "internal/confine/setup_linux.go",
 		Old:  "&unix.Rlimit{Cur: 1, Max: 1}", New: "&unix.Rlimit{Cur: 0, Max: unix.RLIM_INFINITY}",

@@ -1,7 +1,8 @@
 // Package local runs a whole deployment in one folder: PostgreSQL, Vault, a SPIFFE issuer, an OpenID provider, and the
 // configuration of a broker. It is for `brevet dev`, the demo and tests.
 //
-// It must never serve anything but this machine: anybody here can act as any of its workloads and people.
+// It must never serve anything but this machine: its user can act as any of its workloads and people. On systems other than Linux,
+// every user of the machine can act as its people.
 package local
 
 import (
@@ -55,7 +56,7 @@ const (
 	loginClient = "brevet" // OAuth client through which people log in
 )
 
-// people are those whom the stack's provider knows. Anybody on this machine can log in as any of them.
+// people are those whom the stack's provider knows. The user of the stack can log in as any of them.
 var people = []devstack.DevPerson{
 	{Username: "alice", Name: "Alice Adams", Groups: []string{"oncall", "finance"}},
 	{Username: "bob", Name: "Bob Baker", Groups: []string{"oncall", "platform"}},
