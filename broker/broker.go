@@ -44,6 +44,9 @@ type Config struct {
 	// Catalogue returns the catalogue by which the broker decides until it has loaded one from Catalogues. Each call returns a
 	// consistent snapshot.
 	Catalogue func() *scopes.Catalogue
+	// Prepare sets up in Vault what a catalogue needs, before the catalogue is in force. It may run for a catalogue that then is not
+	// applied, and more than once. Nil means that an operator does this with brevet bootstrap.
+	Prepare func(context.Context, *scopes.Catalogue) error
 	// SecondAdmin means that an admin other than the author must approve each catalogue.
 	SecondAdmin bool
 	// Issuer is the "iss" of every token: an absolute URL.

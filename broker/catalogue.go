@@ -109,6 +109,9 @@ func (b *Broker) ApplyCatalogue(ctx context.Context, order CatalogueOrder) (Cata
 				Digest: head.Digest, Version: head.Version, State: CatalogueApplied, Actor: head.Actor, Reason: head.Reason, Time: head.Since,
 			}, nil, nil
 		}
+		if err := b.prepareVault(ctx, catalogue); err != nil {
+			return CatalogueChange{}, nil, err
+		}
 		change, err := b.change(ctx, head, catalogue.Digest(), order)
 		if errors.Is(err, ErrConcurrentChange) {
 			continue
@@ -168,8 +171,24 @@ func (b *Broker) takeStep(ctx context.Context, step *CatalogueStep) error {
 	return nil
 }
 
-// newPolicies returns the names of the Vault policies that a catalogue needs and the previous one did not.
+// prepareVault sets up Vault for a catalogue, if this broker may.
+func (b *Broker) prepareVault(ctx context.Context, catalogue *scopes.Catalogue) error {
+	if b.cfg.Prepare == nil {
+		return nil
+	}
+	if err := b.cfg.Prepare(ctx, catalogue); err != nil {
+		b.cfg.Log.ErrorContext(ctx, "vault not prepared for a catalogue", "digest", catalogue.Digest(), "error", err)
+		return fmt.Errorf("%w: preparing Vault for the catalogue: %w", ErrVaultUnavailable, err)
+	}
+	return nil
+}
+
+// newPolicies returns the names of the Vault policies that an operator has to create: those that a catalogue needs and the previous
+// one did not.
 func (b *Broker) newPolicies(ctx context.Context, before string, after *scopes.Catalogue) []string {
+	if b.cfg.Prepare != nil {
+		return nil
+	}
 	var had []scopes.VaultPolicy
 	// A catalogue that cannot be loaded counts as one without policies.
 	if catalogue, err := loadKept(ctx, b.cfg.Catalogues, before); err == nil {
@@ -206,7 +225,11 @@ func (b *Broker) DecideCatalogue(ctx context.Context, v CatalogueVerdict) (Catal
 				return CatalogueChange{}, ErrOwnProposal
 			}
 			// A newer version of Brevet may not accept a catalogue that was valid when it was proposed.
-			if _, err := loadKept(ctx, b.cfg.Catalogues, open.Digest); err != nil {
+			catalogue, err := loadKept(ctx, b.cfg.Catalogues, open.Digest)
+			if err == nil {
+				err = b.prepareVault(ctx, catalogue)
+			}
+			if err != nil {
 				return CatalogueChange{}, err
 			}
 		}

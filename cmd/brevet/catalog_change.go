@@ -378,7 +378,7 @@ func sayPolicies(con *console, from, to *scopes.Catalogue) {
 	for _, had := range from.VaultPolicies() {
 		needs = slices.DeleteFunc(needs, func(p scopes.VaultPolicy) bool { return p.Name == had.Name })
 	}
-	if con.json {
+	if con.json || os.Getenv("BREVET_DEV_STATE") != "" { // brevet dev prepares Vault itself
 		return
 	}
 	if to.NeedsGitHub() && !from.NeedsGitHub() {

@@ -25,7 +25,7 @@ func (*DemoCmd) Run(ctx context.Context, con *console) error {
 			if err != nil {
 				return err
 			}
-			return serve(ctx, cfg, slog.New(slog.DiscardHandler), func(string) { ready() })
+			return serve(ctx, cfg, app.Process{Log: slog.New(slog.DiscardHandler)}, func(string) { ready() })
 		},
 		Say: func(line string) {
 			if !con.json {

@@ -134,7 +134,7 @@ func (c *DevServeCmd) Run(ctx context.Context, con *console) (err error) {
 		go func() { _ = stack.Issuer.RotateEvery(serving, c.AuthorityTTL) }() // fails only with the state folder, as all else does
 	}
 	var announced error
-	err = serve(serving, cfg, log, func(string) {
+	err = serve(serving, cfg, app.Process{Log: log, Prepare: stack.BootstrapVault}, func(string) {
 		if announced = stack.WriteEnvironments(); announced != nil {
 			stop()
 			return

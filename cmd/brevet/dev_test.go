@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -62,6 +63,7 @@ func TestDev(t *testing.T) {
 	t.Run("mistakes", first.mistakes)
 	t.Run("audit", first.audit)
 	t.Run("types of parameters", first.typesParams)
+	t.Run("applies a catalogue", first.applies)
 	t.Run("refuses a second one", func(t *testing.T) {
 		brevet(t, nil, "dev", "--state", dir).want(t, 1, "state folder is in use", "runs a stack in "+dir)
 		brevet(t, first.env, "request", "github.issues.read", "repo=acme/api", "--task", "still-there").want(t, 0)
@@ -248,6 +250,35 @@ func (s *session) typesParams(t *testing.T) {
 		cmd := append([]string{"sh", "-c", `printf 'protocol=https\nhost=git.test\n\n' | "$0" "$@"`, binary}, args...)
 		start(t, nil, s.as("support"), cmd...).finish(t).want(t, 1, "field      params.order")
 	}
+}
+
+// applies checks that a scope with a new policy in Vault works as soon as its catalogue is in force.
+func (s *session) applies(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.CopyFS(folder, os.DirFS(s.dir+"/catalog")); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"more.yaml": `scopes:
+  - name: more.orders.read
+    title: Read the orders
+    authority: read
+    resource: database:orders
+    ttl: {default: 1m, max: 5m}
+    credential: {kind: database, mount: database, role: reporting}
+`,
+		"more.cedar": `@id("more") permit (principal, action == Action::"more.orders.read", resource);`,
+	} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := brevet(t, s.as("admin"), "catalog", "apply", folder, "--reason", "more", "--yes")
+	got.want(t, 0, "is in force as version 2")
+	if strings.Contains(got.out+got.err, "bootstrap") {
+		t.Errorf("got %+v, want no advice: the stack prepares Vault itself", got)
+	}
+	brevet(t, s.env, "request", "more.orders.read", "--task", "t-more", "-o", "json").want(t, 0, "password")
 }
 
 func (s *session) audit(t *testing.T) {

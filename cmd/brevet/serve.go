@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/app"
@@ -27,13 +26,14 @@ func (c *ServeCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	return serve(ctx, cfg, log, func(string) {})
+	return serve(ctx, cfg, app.Process{Log: log}, func(string) {})
 }
 
 // serve runs the broker until ctx ends, with the clock and the version of this program.
-func serve(ctx context.Context, cfg app.Config, log *slog.Logger, ready func(address string)) error {
+func serve(ctx context.Context, cfg app.Config, in app.Process, ready func(address string)) error {
 	collectLess(ctx)
-	return app.Serve(ctx, cfg, app.Process{Log: log, Now: time.Now, Version: version()}, ready)
+	in.Now, in.Version = time.Now, version()
+	return app.Serve(ctx, cfg, in, ready)
 }
 
 // ended returns nil if ctx was canceled, because that is how a service is asked to stop.

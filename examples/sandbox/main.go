@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log"
@@ -45,9 +46,11 @@ func run(ctx context.Context) error {
 	}
 	defer broker.Close()
 
+	// A task ends for good, so each run has its own.
+	task := "example-" + rand.Text()
 	hold, err := broker.Hold(ctx, client.HoldConfig{
 		Ask: client.Ask{
-			Scope: "github.issues.read", Params: map[string]any{"repo": "acme/api"}, Task: "example-1", Reason: "triage",
+			Scope: "github.issues.read", Params: map[string]any{"repo": "acme/api"}, Task: task, Reason: "triage",
 		},
 		Waiting: func(p client.Pending) { log.Printf("waiting for %s", p.Group) },
 		Failed:  func(err error) { log.Printf("not renewed: %v", err) },
@@ -58,7 +61,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	work(hold.Token())
-	return end(broker, hold)
+	return end(broker, hold, task)
 }
 
 // work stands for what a program does with a credential. For a JWT, set "Authorization: Bearer " and token.Secret.Reveal(). A
@@ -68,16 +71,16 @@ func work(token *client.Token) {
 }
 
 // end releases the credential and ends the task, also after an interrupt.
-func end(broker *client.Client, hold *client.Hold) error {
+func end(broker *client.Client, hold *client.Hold, task string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := hold.Close(ctx); err != nil {
 		return err
 	}
-	receipt, err := broker.EndTask(ctx, "example-1", client.TaskEnd{Reason: "done"})
+	receipt, err := broker.EndTask(ctx, task, client.TaskEnd{Reason: "done"})
 	if err != nil {
 		return err
 	}
-	fmt.Printf("task ended; alive at that time: %d\n", len(receipt.Ended))
+	fmt.Printf("task %s ended; alive at that time: %d\n", task, len(receipt.Ended))
 	return nil
 }

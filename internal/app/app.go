@@ -40,6 +40,8 @@ type Process struct {
 	Log     *slog.Logger
 	Now     func() time.Time
 	Version string // of the binary, for traces
+	// Prepare sets up Vault for a catalogue that an admin applies. Nil means that an operator does this.
+	Prepare func(context.Context, *scopes.Catalogue) error
 }
 
 // service is a running broker and everything that stops with it.

@@ -320,7 +320,7 @@ func (s *service) openBroker(ctx context.Context) error {
 		Ledger: s.watch.Ledger(s.book), Live: s.watch.LiveCredentials(s.book), Feed: s.book, Usage: s.book, Stats: s.book, Tokens: s.book,
 		Approvals: s.book, Passkeys: s.book, RelyingParty: site, DPoPReplayCache: s.book,
 		Minter: s.watch.Minter(s.minter), Signer: s.minter, ApprovalPolicy: s.people.policy, Catalogue: func() *scopes.Catalogue { return s.catalogue },
-		Catalogues: s.book, SecondAdmin: s.cfg.CatalogueSecondAdmin, Issuer: s.cfg.Issuer, Now: s.Now, Log: s.Log, OnUnrevoked: s.gauges.Unrevoked,
+		Catalogues: s.book, SecondAdmin: s.cfg.CatalogueSecondAdmin, Prepare: s.Prepare, Issuer: s.cfg.Issuer, Now: s.Now, Log: s.Log, OnUnrevoked: s.gauges.Unrevoked,
 	})
 	if err != nil {
 		return err

@@ -277,6 +277,12 @@ func (s *Stack) prepareVault(ctx context.Context) error {
 	if err := s.PrepareEngines(ctx); err != nil {
 		return err
 	}
+	return s.BootstrapVault(ctx, catalogue)
+}
+
+// BootstrapVault does what `brevet bootstrap` does for a catalogue. A broker may run meanwhile: it keeps its token, and reads the new
+// login when the token ends.
+func (s *Stack) BootstrapVault(ctx context.Context, catalogue *scopes.Catalogue) error {
 	bootstrap := mint.Bootstrap{
 		Addr: s.Vault.Addr(), Token: s.Vault.RootToken(),
 		Mount: "transit", SigningKey: "brevet", Role: "brevet",
