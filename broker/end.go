@@ -276,8 +276,8 @@ func (b *Broker) revoke(ctx context.Context, h LiveCredential, term int64) Ended
 		b.cfg.Log.WarnContext(ctx, "credential not revoked yet", "issuance", h.ID, "cause", h.Detail, "error", err)
 		return e
 	}
-	e.Status, e.Time, e.Why = out.Status, out.Time, ""
-	return e
+	h.Status, h.StatusTime = out.Status, out.Time
+	return endedOf(h)
 }
 
 // Release ends a credential for its holder. It may be called again. It returns ErrNotFound if the credential is not the caller's.

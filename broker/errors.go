@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/broker/approval"
@@ -156,3 +157,15 @@ func (n *NotMountedError) Error() string { return fmt.Sprintf("%v at %q", ErrNot
 
 // Unwrap returns ErrNotMounted.
 func (n *NotMountedError) Unwrap() error { return ErrNotMounted }
+
+// MissingRightsError means that Vault does not give the broker's login all rights that it needs.
+type MissingRightsError struct {
+	Rights []string // such as "update on auth/token/renew-accessor"
+}
+
+func (m *MissingRightsError) Error() string {
+	return "the policy of the broker's login in Vault lacks rights: run brevet bootstrap again: " + strings.Join(m.Rights, ", ")
+}
+
+// Is makes the error one of ErrVaultRefused.
+func (m *MissingRightsError) Is(target error) bool { return target == ErrVaultRefused }

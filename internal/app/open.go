@@ -27,6 +27,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/people"
 	"github.com/brevet-dev/brevet/internal/safehttp"
 	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/brevet-dev/brevet/migrations"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/exaring/otelpgx"
@@ -133,23 +134,48 @@ func (s *service) openVault(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.minter, err = mint.Open(ctx, mint.Config{
-		GitHub: gitHub,
-		Addr:   cfg.Address, CAFile: cfg.CAFile, Namespace: cfg.Namespace, Auth: auth,
-		Mount: cfg.TransitMount, SigningKey: cfg.SigningKey, TokenRole: cfg.TokenRole,
-		JWKSMaxAge: cfg.JWKSMaxAge, MaxTTL: longestToken, Timeout: cfg.Timeout,
-		Now: s.Now, Log: s.Log,
+	err = s.await(ctx, func() (err error) {
+		s.minter, err = mint.Open(ctx, mint.Config{
+			GitHub: gitHub,
+			Addr:   cfg.Address, CAFile: cfg.CAFile, Namespace: cfg.Namespace, Auth: auth,
+			Mount: cfg.TransitMount, SigningKey: cfg.SigningKey, TokenRole: cfg.TokenRole,
+			JWKSMaxAge: cfg.JWKSMaxAge, MaxTTL: longestToken, Timeout: cfg.Timeout,
+			Now: s.Now, Log: s.Log,
+		})
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("opening Vault at %s (brevet bootstrap creates the login and the key %q): %w", cfg.Address, cfg.SigningKey, err)
 	}
 	s.background(ctx, s.minter.Run)
-	logKey, err := s.minter.LogKey(ctx, s.cfg.LedgerName)
-	if err != nil {
+	var logKey *mint.LogKey
+	if err = s.await(ctx, func() (err error) {
+		logKey, err = s.minter.LogKey(ctx, s.cfg.LedgerName)
+		return err
+	}); err != nil {
 		return fmt.Errorf("opening the key that signs checkpoints (run brevet bootstrap again to create it): %w", err)
 	}
 	s.logKey = notary{logKey, s.cfg.FormerLedgerKeys}
 	return nil
+}
+
+// electionPatience is how long a start waits for Vault to have an active node.
+const electionPatience = time.Minute
+
+// await repeats a call to Vault while Vault answers that it has no active node.
+func (s *service) await(ctx context.Context, do func() error) error {
+	began := s.Now()
+	for {
+		err := do()
+		waited := s.Now().Sub(began)
+		if !mint.NoActiveNode(err) || waited > electionPatience {
+			return err
+		}
+		s.Log.WarnContext(ctx, "waiting for vault to have an active node", "waited", waited.Round(time.Second), "at_most", electionPatience, "error", err)
+		if !wait.For(ctx, time.Second) {
+			return err
+		}
+	}
 }
 
 // openGitHub reads the GitHub Apps of the configuration.
