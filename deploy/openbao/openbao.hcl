@@ -50,6 +50,7 @@ initialize "bootstrap" {
         path "sys/auth/approle" { capabilities = ["create", "update", "sudo"] }
         path "sys/policies/acl/brevet" { capabilities = ["create", "read", "update"] }
         path "sys/policies/acl/brevet-scope.*" { capabilities = ["create", "update"] }
+        path "auth/token/create" { capabilities = ["update"] }
         path "auth/token/roles/brevet" { capabilities = ["create", "update"] }
         path "auth/approle/role/brevet" { capabilities = ["create", "update"] }
         path "auth/approle/role/brevet/role-id" { capabilities = ["read"] }

@@ -146,6 +146,9 @@ func TestInstallationTokenDoesWhatItsScopeSays(t *testing.T) {
 	if err != nil || len(receipt.Ended) != 1 || receipt.Ended[0].Status != openapi.StatusRevoked {
 		t.Fatalf("ending the task: %+v, %v", receipt.Ended, err)
 	}
+	if until := receipt.Ended[0].UsableUntil; !until.IsZero() {
+		t.Errorf("the receipt says that the ended token is usable until %s", until)
+	}
 	if status := atGitHub(t, hub, parts.Token, "/repos/acme/api/issues"); status != http.StatusUnauthorized || time.Since(began) > 2*time.Second {
 		t.Errorf("after the end of the task, GitHub answers %d after %s", status, time.Since(began))
 	}

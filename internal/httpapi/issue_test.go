@@ -12,6 +12,7 @@ import (
 
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/mint"
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/go-jose/go-jose/v4"
@@ -391,5 +392,21 @@ func eventually(t *testing.T, try func() error) {
 		case <-deadline:
 			t.Fatalf("waited %s: %v", patience, err)
 		}
+	}
+}
+
+// TestReadinessNamesMissingRights takes a right in Vault from a replica that starts.
+func TestReadinessNamesMissingRights(t *testing.T) {
+	s := testkit.NewStack(t, testkit.Options{Catalogue: catalogue})
+	access := s.VaultAccess()
+	text := strings.Replace(mint.Policy("transit", access.SigningKey, access.TokenRole), `path "auth/token/renew-accessor" {`, `path "auth/token/none" {`, 1)
+	if err := s.Vault(t).Sys().PutPolicyWithContext(t.Context(), access.SigningKey, text); err != nil {
+		t.Fatal(err)
+	}
+	s = s.FreshReplica(t)
+	status, _, body := get(t, s, "/readyz")
+	const want = `"vault: update on auth/token/renew-accessor":"failing"`
+	if status != http.StatusServiceUnavailable || !strings.Contains(body, want) || !strings.Contains(s.Log.String(), "update on auth/token/renew-accessor") {
+		t.Errorf("got %d %s, want 503 and %s, also in the log", status, body, want)
 	}
 }

@@ -311,6 +311,11 @@ func (h *health) state(ctx context.Context) Health {
 		h.last.Checks[check.Name] = HealthOK
 		if failures[i] != nil {
 			h.last.Status, h.last.Checks[check.Name] = HealthFailing, HealthFailing
+			if missing, ok := errors.AsType[*broker.MissingRightsError](failures[i]); ok {
+				for _, right := range missing.Rights {
+					h.last.Checks[check.Name+": "+right] = HealthFailing
+				}
+			}
 			h.log.WarnContext(ctx, "readiness check failing", "check", check.Name, "error", failures[i])
 		}
 	}
@@ -323,7 +328,7 @@ func (s *Server) Live(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, Health{Status: HealthOK})
 }
 
-// Ready reports for each check whether it passes, but not why.
+// Ready reports for each check whether it passes, but not why. It names the rights that are missing in Vault.
 func (s *Server) Ready(w http.ResponseWriter, r *http.Request) {
 	s.begin(r, "ready")
 	// A replica that is about to stop is not ready, regardless of its checks.

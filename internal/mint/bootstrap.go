@@ -1,12 +1,14 @@
 package mint
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"regexp"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/secret"
+	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/hashicorp/vault/api"
 )
@@ -64,10 +67,11 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 	if err := b.check(); err != nil {
 		return Login{}, err
 	}
-	client, err := b.client()
+	client, leave, err := b.clientAtActive(ctx)
 	if err != nil {
 		return Login{}, err
 	}
+	defer leave()
 	write := func(path string, data map[string]any) error {
 		_, err := client.Logical().WriteWithContext(ctx, path, data)
 		return err
@@ -128,19 +132,50 @@ func (b Bootstrap) Run(ctx context.Context) (Login, error) {
 }
 
 // client returns a client with the admin's token.
-func (b Bootstrap) client() (*api.Client, error) {
+func (b Bootstrap) client(wrap func(http.RoundTripper) http.RoundTripper) (*api.Client, error) {
 	// Use the transport without a guard: Vault answers some of these calls with a status that guard rejects.
 	cfg := Config{Addr: b.Addr, CAFile: b.CAFile, Namespace: b.Namespace, Timeout: 30 * time.Second}
 	transport, err := newTransport(cfg)
 	if err != nil {
 		return nil, err
 	}
-	client, err := newClient(cfg, noRedirects{transport})
+	client, err := newClient(cfg, wrap(noRedirects{transport}))
 	if err != nil {
 		return nil, err
 	}
 	client.SetToken(b.Token)
 	return client, nil
+}
+
+// clientAtActive returns a client whose calls the active node answers: another node may not have yet what the call before has written.
+// It gives the client a token of limited uses, as [active] does, and leave ends that token. If the admin's token may not create one,
+// the client has the admin's token.
+func (b Bootstrap) clientAtActive(ctx context.Context) (client *api.Client, leave func(), err error) {
+	if client, err = b.client(func(next http.RoundTripper) http.RoundTripper { return next }); err != nil {
+		return nil, nil, err
+	}
+	if have, err := haveStandbys(ctx, client); err == nil && !have {
+		return client, func() {}, nil
+	}
+	made, err := client.Auth().Token().CreateWithContext(ctx, &api.TokenCreateRequest{
+		NumUses: activeUses, TTL: activeLife.String(), ExplicitMaxTTL: activeLife.String(), Renewable: new(bool), DisplayName: "brevet-bootstrap",
+	})
+	if err != nil || made == nil || made.Auth == nil {
+		var answer *api.ResponseError
+		if errors.As(err, &answer) && answer.StatusCode/100 == 4 {
+			return client, func() {}, nil
+		}
+		return nil, nil, fmt.Errorf("creating a token for the active node: %w", cmp.Or(err, errNotUnderstood))
+	}
+	if client, err = b.client(func(next http.RoundTripper) http.RoundTripper { return patient{next} }); err != nil {
+		return nil, nil, err
+	}
+	client.SetToken(made.Auth.ClientToken)
+	return client, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTimeout)
+		defer cancel()
+		_ = client.Auth().Token().RevokeSelfWithContext(ctx, "") // else it expires
+	}, nil
 }
 
 func (b Bootstrap) check() error {
@@ -192,6 +227,31 @@ func (n noRedirects) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, &answerError{status: resp.StatusCode}
 	}
 	return resp, err
+}
+
+// patient repeats a request that is answered 403: a standby may not know the token yet.
+type patient struct{ next http.RoundTripper }
+
+func (p patient) RoundTrip(req *http.Request) (*http.Response, error) {
+	var body []byte
+	if req.Body != nil {
+		var err error
+		if body, err = io.ReadAll(req.Body); err != nil {
+			return nil, err
+		}
+	}
+	for _, pause := range freshPauses {
+		again := req.Clone(req.Context())
+		again.Body = io.NopCloser(bytes.NewReader(body))
+		resp, err := p.next.RoundTrip(again)
+		if err != nil || resp.StatusCode != http.StatusForbidden {
+			return resp, err
+		}
+		_ = resp.Body.Close()
+		wait.For(req.Context(), pause*time.Millisecond)
+	}
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	return p.next.RoundTrip(req)
 }
 
 // longestGrant is the longest life that a catalogue can grant. It bounds how long a stolen login of the broker could renew
@@ -265,10 +325,11 @@ func (b Bootstrap) DestroyEarlier(ctx context.Context, login Login) (destroyed i
 	if len(login.earlier) == 0 {
 		return 0, nil
 	}
-	client, err := b.client()
+	client, leave, err := b.clientAtActive(ctx)
 	if err != nil {
 		return 0, err
 	}
+	defer leave()
 	left, err := b.secretIDs(ctx, client) // others may have expired, or may have been destroyed by hand
 	if err != nil {
 		return 0, err

@@ -2,7 +2,6 @@ package mint
 
 import (
 	"context"
-	"net/http"
 	"sync"
 	"time"
 
@@ -39,22 +38,22 @@ type carriers struct {
 
 type carrier struct {
 	token string    // empty if Vault did not make one
+	made  time.Time // when Vault made it
 	until time.Time // when Vault ends it; without a token, when to ask again
 }
 
-// carrier returns a token for a login, and the seconds for which the login will last without renewal. The token is "" if the login
-// needs a wrapper token.
-func (m *Minter) carrier(ctx context.Context, intent broker.Intent) (token string, lasts int) {
+// carrier returns a token for a login, and the seconds for which the login will last without renewal. The token is "" if the
+// login needs a wrapper token.
+func (m *Minter) carrier(ctx context.Context, intent broker.Intent) (have carrier, lasts int) {
 	if intent.Kind != scopes.KindDatabase {
-		return "", 0
+		return carrier{}, 0
 	}
 	c, policy, needed := &m.carriers, intent.Grant.Policy, intent.Expires.Add(carrierSlack)
 	c.mu.Lock()
-	lasts = c.unrenewed[intent.Grant.Path]
-	have := c.byPolicy[policy]
+	lasts, have = c.unrenewed[intent.Grant.Path], c.byPolicy[policy]
 	c.mu.Unlock()
 	if lasts == 0 {
-		return "", 0
+		return carrier{}, 0
 	}
 	if have.until.Before(needed) && (have.token != "" || have.until.Before(m.cfg.Now())) {
 		made, _, _ := c.making.Do(policy, func() (any, error) {
@@ -68,9 +67,9 @@ func (m *Minter) carrier(ctx context.Context, intent broker.Intent) (token strin
 		have, _ = made.(carrier)
 	}
 	if have.until.Before(needed) || lasts > m.left(intent.Expires) { // the login would outlive its carrier or its grant
-		return "", 0
+		return carrier{}, 0
 	}
-	return have.token, lasts
+	return have, lasts
 }
 
 // newCarrier asks Vault for a carrier for logins that live for at most the given number of seconds. Without one, logins get wrapper
@@ -78,7 +77,7 @@ func (m *Minter) carrier(ctx context.Context, intent broker.Intent) (token strin
 func (m *Minter) newCarrier(ctx context.Context, policy string, left int) carrier {
 	ttl := left + int(carrierSpan/time.Second)
 	until := m.cfg.Now().Add(time.Duration(ttl) * time.Second)
-	answer, err := m.exchange(ctx, "creating a carrier", ownToken, func(ctx context.Context) (*api.Secret, error) {
+	answer, err := m.exchange(ctx, "creating a carrier", m.own(), func(ctx context.Context) (*api.Secret, error) {
 		return m.client.Logical().WriteWithContext(ctx, "auth/token/create/"+m.cfg.TokenRole, map[string]any{
 			"policies": []string{policy}, "no_default_policy": true,
 			"display_name": "brevet", "meta": map[string]string{"carrier": policy},
@@ -96,7 +95,7 @@ func (m *Minter) newCarrier(ctx context.Context, policy string, left int) carrie
 	err = checkToken(answer.Auth, policy, ttl, false)
 	short := answer.Auth.LeaseDuration < ttl-renewSlack
 	if err == nil && !short {
-		return carrier{token: answer.Auth.ClientToken, until: until.Add(-renewSlack * time.Second)}
+		return carrier{token: answer.Auth.ClientToken, made: m.cfg.Now(), until: until.Add(-renewSlack * time.Second)}
 	}
 	m.cfg.Log.WarnContext(ctx, "no carrier for database logins: each takes more calls to vault. Run brevet bootstrap again: "+
 		"the token role may not let tokens live long enough", "policy", policy, "life", answer.Auth.LeaseDuration, "wanted", ttl, "error", err)
@@ -106,12 +105,14 @@ func (m *Minter) newCarrier(ctx context.Context, policy string, left int) carrie
 	return carrier{until: m.cfg.Now().Add(carrierSpan)}
 }
 
-// learn notes how long a new login lasts without renewal.
-func (c *carriers) learn(path string, answer *api.Secret) {
+// learn notes for how long a new login lasts without renewal, at most. Vault answers with the rest of that time, rounded, so the role
+// may give more by the time that the call took.
+func (c *carriers) learn(path string, answer *api.Secret, took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if answer.Renewable && answer.LeaseDuration > 0 && time.Duration(answer.LeaseDuration)*time.Second <= broker.UnrenewedLife {
-		c.unrenewed[path] = answer.LeaseDuration
+	const longest = int(broker.UnrenewedLife / time.Second)
+	if answer.Renewable && answer.LeaseDuration > 0 && answer.LeaseDuration <= longest {
+		c.unrenewed[path] = min(answer.LeaseDuration+int((took+time.Second-1)/time.Second), longest)
 	} else {
 		delete(c.unrenewed, path)
 	}
@@ -120,7 +121,7 @@ func (c *carriers) learn(path string, answer *api.Secret) {
 // lose forgets a carrier that Vault has refused. It reports whether the refusal is about the token: then Vault has not passed the call
 // to the engine, and made nothing.
 func (c *carriers) lose(policy, token string, err error) bool {
-	if statusOf(err) != http.StatusForbidden || !says(err, "permission denied") {
+	if !denied(err) {
 		return false
 	}
 	c.mu.Lock()

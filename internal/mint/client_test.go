@@ -82,10 +82,10 @@ func TestLoginDoesNotCarryAToken(t *testing.T) {
 	cfg := knock(t, v.URL)
 	cfg.Namespace = "team-a"
 	open(t, cfg)
-	if len(v.headers) != 4 {
-		t.Fatalf("got %d calls, want a login and a reading of three keys", len(v.headers))
+	if len(v.headers) != 5 {
+		t.Fatalf("got %d calls, want a login, a reading of three keys and a question for the rights", len(v.headers))
 	}
-	for i, want := range []string{"", vaultTok, vaultTok, vaultTok} {
+	for i, want := range []string{"", vaultTok, vaultTok, vaultTok, vaultTok} {
 		if got := v.headers[i].Get("X-Vault-Token"); got != want {
 			t.Errorf("call %d: got token %q, want %q", i, got, want)
 		}

@@ -100,6 +100,12 @@ func refuses(status int) bool {
 	}
 }
 
+// NoActiveNode reports whether an error is an answer of a Vault that is sealed, or whose nodes have not agreed on an active one.
+func NoActiveNode(err error) bool {
+	status := statusOf(err)
+	return status >= 300 && !refuses(status) && status != http.StatusForbidden
+}
+
 // says reports whether an error answer of Vault contains these words.
 func says(err error, words string) bool {
 	answer, ok := errors.AsType[*answerError](err)

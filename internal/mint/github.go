@@ -149,7 +149,7 @@ func (m *Minter) gitHubSigner(w *wrapped) github.Sign {
 	return func(ctx context.Context, input string) (string, error) {
 		const doing = "signing with the key of the GitHub App"
 		client := m.childClient.WithRequestCallbacks(func(r *api.Request) { r.ClientToken = w.token })
-		answer, err := m.exchange(ctx, doing, wrapperToken, func(ctx context.Context) (*api.Secret, error) {
+		answer, err := m.exchange(ctx, doing, bearer{wrapperToken, w.made}, func(ctx context.Context) (*api.Secret, error) {
 			return client.Logical().WriteWithContext(ctx, w.intent.Grant.Path, map[string]any{
 				"input":               base64.StdEncoding.EncodeToString([]byte(input)),
 				"signature_algorithm": "pkcs1v15", "marshaling_algorithm": "jws",
@@ -208,7 +208,7 @@ func (m *Minter) keepGitHub(ctx context.Context, lease string, entry gitHubEntry
 	if !entry.Made.IsZero() {
 		data["made"] = entry.Made.Format(time.RFC3339Nano)
 	}
-	_, err := m.exchange(ctx, doing, ownToken, func(ctx context.Context) (*api.Secret, error) {
+	_, err := m.exchange(ctx, doing, m.own(), func(ctx context.Context) (*api.Secret, error) {
 		return m.client.Logical().WriteWithContext(ctx, lease, data)
 	})
 	if unmounted(err) {
@@ -220,8 +220,8 @@ func (m *Minter) keepGitHub(ctx context.Context, lease string, entry gitHubEntry
 // readGitHub returns the entry of a lease, or nil if there is none.
 func (m *Minter) readGitHub(ctx context.Context, lease string) (*gitHubEntry, error) {
 	const doing = "reading the token of GitHub"
-	answer, err := m.exchange(ctx, doing, ownToken, func(ctx context.Context) (*api.Secret, error) {
-		return m.client.Logical().ReadWithContext(ctx, lease)
+	answer, err := m.atActive(ctx, doing, func(ctx context.Context, client *api.Client) (*api.Secret, error) {
+		return client.Logical().ReadWithContext(ctx, lease)
 	})
 	switch {
 	case unmounted(err):
@@ -241,7 +241,7 @@ func (m *Minter) readGitHub(ctx context.Context, lease string) (*gitHubEntry, er
 }
 
 func (m *Minter) forgetGitHub(ctx context.Context, lease string) error {
-	_, err := m.exchange(ctx, "deleting the stored token of GitHub", ownToken, func(ctx context.Context) (*api.Secret, error) {
+	_, err := m.exchange(ctx, "deleting the stored token of GitHub", m.own(), func(ctx context.Context) (*api.Secret, error) {
 		return m.client.Logical().DeleteWithContext(ctx, lease)
 	})
 	return err

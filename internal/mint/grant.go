@@ -44,13 +44,16 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 	if refused != "" {
 		return broker.Credential{}, fmt.Errorf("%w: %s", broker.ErrMintMismatch, refused)
 	}
-	if token, lasts := m.carrier(ctx, intent); token != "" {
-		w := &wrapped{intent: intent, token: token, carried: lasts}
+	if err := m.certain(ctx); err != nil {
+		return broker.Credential{}, err
+	}
+	if have, lasts := m.carrier(ctx, intent); have.token != "" {
+		w := &wrapped{intent: intent, token: have.token, made: have.made, carried: lasts}
 		err := m.draw(ctx, w)
 		if err == nil {
 			return w.credential(), nil
 		}
-		if !m.carriers.lose(g.Policy, token, err) {
+		if !m.carriers.lose(g.Policy, have.token, err) {
 			return broker.Credential{}, m.abandon(ctx, w, err)
 		}
 		// Vault does not know the token any more, or its policy. A wrapper token shows which.
@@ -60,7 +63,7 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 	if wrapper == nil {
 		return broker.Credential{}, err
 	}
-	w := &wrapped{intent: intent, token: wrapper.ClientToken, lease: broker.VaultLease{Accessor: wrapper.Accessor}}
+	w := &wrapped{intent: intent, token: wrapper.ClientToken, made: m.cfg.Now(), lease: broker.VaultLease{Accessor: wrapper.Accessor}}
 	w.whole = left <= int(broker.UnrenewedLife/time.Second) && wrapper.LeaseDuration >= left-renewSlack
 	switch {
 	case err != nil:
@@ -84,7 +87,9 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 type wrapped struct {
 	intent broker.Intent
 	token  string
-	// carried is set if the token is a carrier: the seconds for which the login may last without renewal. The lease has no accessor.
+	made   time.Time // the token
+	// carried is set if the token is a carrier: the seconds for which a login is expected to last without renewal. The lease has no
+	// accessor.
 	carried int
 	lease   broker.VaultLease
 	// unseen means that Vault may have made something whose lease is unknown.
@@ -116,7 +121,7 @@ func (m *Minter) wrap(ctx context.Context, intent broker.Intent) (*api.SecretAut
 	if once(intent) {
 		uses = 1
 	}
-	answer, err := m.exchange(ctx, "creating a token", ownToken, func(ctx context.Context) (*api.Secret, error) {
+	answer, err := m.exchange(ctx, "creating a token", m.own(), func(ctx context.Context) (*api.Secret, error) {
 		return m.client.Logical().WriteWithContext(ctx, "auth/token/create/"+m.cfg.TokenRole, map[string]any{
 			"policies": []string{intent.Grant.Policy}, "no_default_policy": true,
 			"display_name": intent.ID, "meta": map[string]string{"issuance": intent.ID},
@@ -203,7 +208,8 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 		// Vault's audit log shows this header. Unlike the display name of a wrapper token, that of a carrier does not name the issuance.
 		r.Headers.Set("X-Correlation-Id", w.intent.ID)
 	})
-	answer, err := m.exchange(ctx, doing, wrapperToken, func(ctx context.Context) (*api.Secret, error) {
+	asked := m.cfg.Now()
+	answer, err := m.exchange(ctx, doing, bearer{wrapperToken, w.made}, func(ctx context.Context) (*api.Secret, error) {
 		if w.intent.Grant.Method == scopes.MethodRead {
 			return client.Logical().ReadWithContext(ctx, w.intent.Grant.Path)
 		}
@@ -233,10 +239,10 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 		err = checkFarSide(w.intent, answer, left)
 	}
 	if w.intent.Kind == scopes.KindDatabase && err == nil {
-		m.carriers.learn(w.intent.Grant.Path, answer)
+		m.carriers.learn(w.intent.Grant.Path, answer, m.cfg.Now().Sub(asked))
 	}
 	if w.carried > 0 {
-		err = w.checkCarried(answer, err)
+		err = w.checkCarried(answer, min(left, int(broker.UnrenewedLife/time.Second)), err)
 	}
 	if says(err, "leased credentials were immediately revoked") {
 		w.unseen = true
@@ -249,15 +255,16 @@ func (m *Minter) draw(ctx context.Context, w *wrapped) error {
 	return err
 }
 
-// checkCarried adds to what is known of a login that has no token of its own: err is what is known so far.
-func (w *wrapped) checkCarried(answer *api.Secret, err error) error {
+// checkCarried adds to what is known of a login that has no token of its own: err is what is known so far. longest is the number of
+// seconds for which the login may last.
+func (w *wrapped) checkCarried(answer *api.Secret, longest int, err error) error {
 	w.unseen = answer != nil && w.lease.Lease == ""
 	if err != nil {
 		return err
 	}
-	if answer.LeaseDuration < 1 || answer.LeaseDuration > w.carried || !answer.Renewable {
-		return fmt.Errorf("%w: its lease lasts %d s and is renewable: %t. Logins of this role lasted %d s before, and were renewable",
-			broker.ErrVaultRefused, answer.LeaseDuration, answer.Renewable, w.carried)
+	if answer.LeaseDuration < 1 || answer.LeaseDuration > longest || !answer.Renewable {
+		return fmt.Errorf("%w: its lease lasts %d s (want %d s at most) and is renewable: %t. Logins of this role lasted %d s before, and were renewable",
+			broker.ErrVaultRefused, answer.LeaseDuration, longest, answer.Renewable, w.carried)
 	}
 	w.whole, w.short = !w.short, false
 	return nil
@@ -284,32 +291,51 @@ func (m *Minter) left(until time.Time) int { return int(until.Sub(m.cfg.Now()) /
 
 func seconds(n int) string { return strconv.Itoa(n) + "s" }
 
-// bearer says whose token a call carries. That decides what a 403 means.
-type bearer int
+// bearer is the token that a call carries, and since when there is that token. Together they say what a 403 means.
+type bearer struct {
+	whose
+	since time.Time
+}
+
+type whose int
 
 const (
-	ownToken     bearer = iota // the broker's: a 403 means that its login is no longer good
-	wrapperToken               // one credential's: a 403 means that its policy is not in Vault
+	ownToken     whose = iota // the broker's: a 403 means that its login is no longer good
+	wrapperToken              // one credential's: a 403 means that its policy is not in Vault
+	limitedToken              // see active: a 403 means that the token is used up, or that its policy is not in Vault
 )
+
+// own is the broker's own token.
+func (m *Minter) own() bearer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return bearer{ownToken, m.entered}
+}
 
 // exchange makes one call to Vault within the timeout. Unlike call, it does not record Vault's health: the system behind an
 // engine may be down, or a scope misconfigured, while everything else works.
 func (m *Minter) exchange(
-	ctx context.Context, doing string, whose bearer, do func(context.Context) (*api.Secret, error),
-) (*api.Secret, error) {
+	ctx context.Context, doing string, of bearer, do func(context.Context) (*api.Secret, error),
+) (answer *api.Secret, err error) {
 	login := m.logins.Load()
 	bounded, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
-	answer, err := do(bounded)
+	err = m.patiently(bounded, of.since, func() error {
+		answer, err = do(bounded)
+		return err
+	})
 	if err == nil {
 		return answer, nil
 	}
 	status := statusOf(err)
-	if refuses(status) || (status == http.StatusForbidden && whose == wrapperToken) {
+	if status/100 == 3 || status/100 == 5 {
+		m.active.doubtful.Store(true)
+	}
+	if refuses(status) || (status == http.StatusForbidden && of.whose == wrapperToken) {
 		answer, _ := errors.AsType[*answerError](err) // the status comes from it
 		return nil, fmt.Errorf("%w: %s: %w", broker.ErrVaultRefused, doing, answer)
 	}
-	if status == http.StatusForbidden {
+	if status == http.StatusForbidden && of.whose == ownToken {
 		m.loginRefused(login)
 	}
 	return nil, unavailable(doing, err)

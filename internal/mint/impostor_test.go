@@ -96,6 +96,8 @@ func (v *impostor) serve(w http.ResponseWriter, r *http.Request) {
 		reply(w, map[string]any{"data": v.describe(map[int]crypto.Signer{1: v.edward})})
 	case path == "transit/sign/brevet-eddsa" && v.edward != nil:
 		v.sign(w, r, map[int]crypto.Signer{1: v.edward})
+	case path == "sys/leader":
+		reply(w, map[string]any{"ha_enabled": false})
 	case path == "auth/token/renew-self":
 		reply(w, map[string]any{"auth": map[string]any{"client_token": vaultTok, "lease_duration": 1200, "renewable": true}})
 	default:

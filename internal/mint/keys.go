@@ -69,7 +69,11 @@ func (m *Minter) refreshOptional(ctx context.Context, k *transitKey) {
 	at := m.cfg.Now()
 	bounded, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
-	data, err := dataOf(m.client.Logical().ReadWithContext(bounded, m.cfg.Mount+"/keys/"+k.signings.key))
+	var data map[string]any
+	err := m.patiently(bounded, m.own().since, func() (err error) {
+		data, err = dataOf(m.client.Logical().ReadWithContext(bounded, m.cfg.Mount+"/keys/"+k.signings.key))
+		return err
+	})
 	var ring *keyring
 	if err == nil {
 		ring, err = keyringOf(data, at, doing, k.algorithm, k.types)

@@ -33,7 +33,8 @@ func (m *Minter) Renew(ctx context.Context, minted broker.Minted) error {
 	if answer == nil || answer.Auth == nil || answer.Auth.LeaseDuration == 0 {
 		return unavailable(doing, errNotUnderstood)
 	}
-	if err := checkRenewal("token", "the limits of its role or of Vault are", answer.Auth.LeaseDuration, wanted); err != nil {
+	got := renewal{"token", "the limits of its role or of Vault are", answer.Auth.LeaseDuration}
+	if err := got.check(wanted, m.left(minted.Until)); err != nil {
 		return err
 	}
 	if minted.ShortLease {
@@ -56,16 +57,22 @@ func (m *Minter) renewLease(ctx context.Context, minted broker.Minted) error {
 	if minted.Accessor != "" { // the lease ends with its token
 		got = min(got, wanted)
 	}
-	return checkRenewal("lease", "the max_ttl of its role is", got, wanted)
+	return renewal{"lease", "the max_ttl of its role is", got}.check(wanted, m.left(minted.Until))
 }
 
-// checkRenewal compares the seconds that Vault gave with the requested ones.
-func checkRenewal(what, limits string, got, wanted int) error {
+// renewal is what Vault gave: of what, by which limits, and for how many seconds.
+type renewal struct {
+	what, limits string
+	got          int
+}
+
+// check compares a renewal with the requested seconds, and with those that are left after the call: Vault may have taken long.
+func (r renewal) check(wanted, left int) error {
 	switch {
-	case got > wanted:
-		return fmt.Errorf("%w: the %s was renewed for %d s, want %d s at most", broker.ErrMintMismatch, what, got, wanted)
-	case got < wanted-renewSlack:
-		return fmt.Errorf("%w: the %s was renewed for %d s of %d: %s too short", broker.ErrVaultRefused, what, got, wanted, limits)
+	case r.got > wanted:
+		return fmt.Errorf("%w: the %s was renewed for %d s, want %d s at most", broker.ErrMintMismatch, r.what, r.got, wanted)
+	case r.got < min(wanted, left)-renewSlack:
+		return fmt.Errorf("%w: the %s was renewed for %d s of %d: %s too short", broker.ErrVaultRefused, r.what, r.got, wanted, r.limits)
 	}
 	return nil
 }
@@ -145,9 +152,9 @@ func (m *Minter) alive(ctx context.Context, what held, id string) (bool, error) 
 	return err == nil, err
 }
 
-// write makes one call with the broker's own token.
+// write makes one call, which the active node answers.
 func (m *Minter) write(ctx context.Context, doing, path string, body map[string]any) (*api.Secret, error) {
-	return m.exchange(ctx, doing, ownToken, func(ctx context.Context) (*api.Secret, error) {
-		return m.client.Logical().WriteWithContext(ctx, path, body)
+	return m.atActive(ctx, doing, func(ctx context.Context, client *api.Client) (*api.Secret, error) {
+		return client.Logical().WriteWithContext(ctx, path, body)
 	})
 }

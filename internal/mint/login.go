@@ -32,7 +32,7 @@ func (m *Minter) login(ctx context.Context) error {
 	m.client.SetToken(session.Auth.ClientToken)
 	m.logins.Add(1)
 	m.mu.Lock()
-	m.session = session
+	m.session, m.entered = session, m.cfg.Now()
 	m.mu.Unlock()
 	m.note(nil)
 	life := time.Duration(session.Auth.LeaseDuration) * time.Second
@@ -94,7 +94,12 @@ func (m *Minter) adopt(ctx context.Context, file string) (*api.Secret, error) {
 		return nil, err
 	}
 	client.SetToken(token)
-	life, renewable, err := lookupSelf(ctx, client)
+	var life int
+	var renewable bool
+	err = m.patiently(ctx, m.cfg.Now(), func() (err error) { // the other program may have made it just now
+		life, renewable, err = lookupSelf(ctx, client)
+		return err
+	})
 	if err != nil {
 		return nil, unavailable(doing, err)
 	}
@@ -225,6 +230,7 @@ func (m *Minter) keepKeys(ctx context.Context) {
 	for wait.For(ctx, next) {
 		err := m.refresh(ctx)
 		if err == nil {
+			m.checkRights(ctx)
 			retry.Reset()
 			next = m.cfg.Refresh
 			continue

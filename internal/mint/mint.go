@@ -45,6 +45,7 @@ type Minter struct {
 	gitHub map[string]gitHubApp // by name
 
 	carriers carriers
+	active   active
 
 	// logins counts successful logins, so that a refusal of an older token does not cause another login.
 	logins  atomic.Int64
@@ -52,7 +53,9 @@ type Minter struct {
 
 	mu      sync.Mutex
 	session *api.Secret // the login that Run keeps alive
+	entered time.Time   // when it began
 	health  health
+	lacking error // names the rights that are missing in Vault
 }
 
 // health is the outcome of the last calls to Vault.
@@ -103,6 +106,7 @@ func Open(ctx context.Context, cfg Config) (*Minter, error) {
 		transport.CloseIdleConnections()
 		return nil, err
 	}
+	m.checkRights(ctx)
 	return m, nil
 }
 
@@ -180,14 +184,17 @@ func (m *Minter) JWKS() ([]byte, error) {
 }
 
 // Ready returns nil if a credential could be minted now. It makes no call: it checks that the last call to Vault succeeded and
-// was recent. Run reads the key each Refresh, and more often after an error, with the same token and policy as minting. So a
+// was recent, and that no right is missing. Run reads the key each Refresh, and more often after an error, with the same token and policy as minting. So a
 // sealed Vault, a lost login and a broken connection all show here.
 func (m *Minter) Ready(context.Context) error {
 	m.mu.Lock()
-	last := m.health
+	last, lacking := m.health, m.lacking
 	m.mu.Unlock()
 	if last.fault != nil {
 		return last.fault
+	}
+	if lacking != nil {
+		return lacking
 	}
 	if m.cfg.Now().Sub(last.worked) > 2*m.cfg.Refresh+m.cfg.Timeout {
 		return fmt.Errorf("%w: no answer lately", broker.ErrVaultUnavailable)
@@ -202,7 +209,7 @@ func (m *Minter) call(ctx context.Context, doing string, do func(context.Context
 	login := m.logins.Load()
 	bounded, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
-	err := do(bounded)
+	err := m.patiently(bounded, m.own().since, func() error { return do(bounded) })
 	if err == nil {
 		m.note(nil)
 		return nil

@@ -83,6 +83,20 @@ path "auth/token/create/{{token_role}}" {
   required_parameters = ["policies", "explicit_max_ttl"]
 }
 
+# A token for calls that only the active node may answer. It ends with the broker's own.
+path "auth/token/create" {
+  capabilities = ["update"]
+  allowed_parameters = {
+    "num_uses"          = ["1000"]
+    "ttl"               = ["600s"]
+    "explicit_max_ttl"  = ["600s"]
+    "renewable"         = [false]
+    "no_default_policy" = [true]
+    "display_name"      = ["brevet-active"]
+  }
+  required_parameters = ["num_uses", "explicit_max_ttl", "no_default_policy"]
+}
+
 path "auth/token/renew-accessor" {
   capabilities = ["update"]
 }
@@ -98,6 +112,11 @@ path "auth/token/lookup-accessor" {
 # The tokens of GitHub that are to be revoked. The engine is mounted if a scope issues such tokens.
 path "brevet-github-tokens/+" {
   capabilities = ["create", "update", "read", "delete"]
+}
+
+# What of the above is missing.
+path "sys/capabilities-self" {
+  capabilities = ["update"]
 }
 
 path "sys/leases/renew" {

@@ -105,6 +105,15 @@ func TestVaultPolicyAllowsNothingElse(t *testing.T) {
 		}
 		return out
 	}
+	limited := func(name string, value any) map[string]any {
+		out := map[string]any{
+			"num_uses": "1000", "ttl": "600s", "explicit_max_ttl": "600s", "renewable": false, "no_default_policy": true, "display_name": "brevet-active",
+		}
+		if out[name] = value; value == nil {
+			delete(out, name)
+		}
+		return out
+	}
 	a.write(t, "transit/keys/walk-log", map[string]any{"type": "ed25519"})
 	a.write(t, "transit/keys/walk-eddsa", map[string]any{"type": "ed25519"})
 	a.write(t, "transit/keys/walk-rs256", map[string]any{"type": "rsa-2048"})
@@ -165,6 +174,18 @@ func TestVaultPolicyAllowsNothingElse(t *testing.T) {
 		{"PUT", "auth/token/renew-self", map[string]any{"increment": 0}, true},
 
 		{"PUT", "auth/token/create/brevet", order("ttl", "30s"), true},
+		{"PUT", "auth/token/create", limited("ttl", "600s"), true},
+		{"PUT", "auth/token/create", limited("policies", []string{"root"}), false},
+		{"PUT", "auth/token/create", limited("num_uses", "0"), false},
+		{"PUT", "auth/token/create", limited("num_uses", nil), false},
+		{"PUT", "auth/token/create", limited("explicit_max_ttl", "24h"), false},
+		{"PUT", "auth/token/create", limited("explicit_max_ttl", nil), false},
+		{"PUT", "auth/token/create", limited("no_default_policy", nil), false},
+		{"PUT", "auth/token/create", limited("renewable", true), false},
+		{"PUT", "auth/token/create", limited("no_parent", true), false},
+		{"PUT", "auth/token/create", limited("period", "24h"), false},
+		{"PUT", "auth/token/create", limited("id", "hvs.mine"), false},
+		{"PUT", "auth/token/create", limited("type", "batch"), false},
 		{"PUT", "auth/token/renew-accessor", map[string]any{"accessor": child.Auth.Accessor, "increment": 60}, true},
 		{"PUT", "auth/token/lookup-accessor", known, true},
 		{"PUT", "auth/token/revoke-accessor", known, true},
@@ -236,7 +257,8 @@ func TestVaultPolicyAllowsNothingElse(t *testing.T) {
 		{"PUT", "sys/audit/more", map[string]any{"type": "file"}, false},
 		{"PUT", "sys/rotate", nil, false},
 		{"GET", "sys/config/state/sanitized", nil, false},
-		{"PUT", "sys/capabilities-self", map[string]any{"paths": []string{"sys/seal"}}, false},
+		{"PUT", "sys/capabilities-self", map[string]any{"paths": []string{"sys/seal"}}, true},
+		{"PUT", "sys/capabilities-accessor", map[string]any{"accessor": child.Auth.Accessor, "paths": []string{"sys/seal"}}, false},
 		{"PUT", "sys/wrapping/wrap", map[string]any{"a": "b"}, false},
 		{"PUT", "auth/token/create", nil, false},
 		{"PUT", "auth/token/create-orphan", nil, false},
@@ -260,8 +282,8 @@ func TestVaultPolicyAllowsNothingElse(t *testing.T) {
 			t.Errorf("%s %s %v: got %d, want 403", tc.method, tc.path, tc.body, status)
 		}
 	}
-	if got := strings.Count(mint.Policy("transit", "walk", "brevet"), "path \""); got != 18 {
-		t.Errorf("the policy has %d paths: this walk knows of 18", got)
+	if got := strings.Count(mint.Policy("transit", "walk", "brevet"), "path \""); got != 20 {
+		t.Errorf("the policy has %d paths: this walk knows of 20", got)
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 // learn why, and everything must go on by itself when there is room again (I1, I2, I6, I10).
 func TestFullDisk(t *testing.T) {
 	small := testkit.NewSmallDisk(t)
-	w := newWorldOn(t, small.DB)
+	w := newWorldOn(t, testkit.Options{DB: small.DB})
 	f := &fullDisk{world: w, small: small, replica: w.startReplica(t, &fault{})}
 	for _, tc := range []struct {
 		fault string

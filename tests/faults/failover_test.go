@@ -25,7 +25,7 @@ const failoverCallers = 64
 // Then the old primary comes back by mistake, and nothing may be written to it.
 func TestFailover(t *testing.T) {
 	pair := testkit.NewPair(t)
-	w := newWorldOn(t, pair.DB)
+	w := newWorldOn(t, testkit.Options{DB: pair.DB})
 	f := &failover{world: w, pair: pair, replicas: []*replica{w.startReplica(t, &fault{}, sweeping), w.startReplica(t, &fault{}, sweeping)}}
 	t.Run("promotion", func(t *testing.T) {
 		const what = "the primary Postgres crashes, and its synchronous standby is promoted"

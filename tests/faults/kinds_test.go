@@ -219,11 +219,14 @@ func (a answer) text(name string) string {
 	return text
 }
 
-// call sends one request and never a second: a broken connection is an outcome too.
+// call sends one request and never a second: a broken connection is an outcome too. A nil body is none.
 func call(ctx context.Context, client *http.Client, target string, body map[string]any) (answer, error) {
 	encoded, err := json.Marshal(body)
 	if err != nil {
 		return answer{}, err
+	}
+	if body == nil {
+		encoded = nil
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(encoded))
 	if err != nil {

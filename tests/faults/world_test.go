@@ -38,16 +38,16 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	return newWorldOn(t, nil)
+	return newWorldOn(t, testkit.Options{})
 }
 
-// newWorldOn is newWorld with another database for the record.
-func newWorldOn(t *testing.T, db *testkit.DB) *world {
+// newWorldOn is newWorld with another database for the record, or another way to Vault.
+func newWorldOn(t *testing.T, options testkit.Options) *world {
 	t.Helper()
 	w := &world{crowd: make(chan struct{}, 3)}
 	hub := testkit.StartGitHub(t)
 	stack := testkit.NewStack(t, testkit.Options{
-		GitHub: hub, DB: db, Catalogue: catalogue, Admins: []string{adminID}, People: approvers, Rules: approverRules, OnUnrevoked: func(n int) { w.unrevoked.Store(int64(n)) },
+		GitHub: hub, DB: options.DB, VaultVia: options.VaultVia, Catalogue: catalogue, Admins: []string{adminID}, People: approvers, Rules: approverRules, OnUnrevoked: func(n int) { w.unrevoked.Store(int64(n)) },
 	})
 	w.stack = stack
 	w.inventory = &inventory{stack: stack, vault: stack.Vault(t), target: stack.TargetURL(t), delivered: map[string]bool{}, since: time.Now()}

@@ -53,7 +53,13 @@ var threats = []Mutant{
 	{
 		Claim: "T4", Breaks: "may make Vault tokens that hold the default policy too",
 		File: "internal/mint/policy.hcl",
-		Old:  "\"no_default_policy\" = [true]", New: "\"no_default_policy\" = []",
+		Old:  "\"policies\"          = []\n    \"no_default_policy\" = [true]", New: "\"policies\"          = []\n    \"no_default_policy\" = []",
+		Package: "internal/mint", Test: "^TestVaultPolicyAllowsNothingElse$",
+	},
+	{
+		Claim: "T4", Breaks: "may make copies of itself that have no limit of uses",
+		File: "internal/mint/policy.hcl",
+		Old:  "\"num_uses\"          = [\"1000\"]", New: "\"num_uses\"          = []",
 		Package: "internal/mint", Test: "^TestVaultPolicyAllowsNothingElse$",
 	},
 	{
