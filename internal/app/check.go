@@ -173,6 +173,19 @@ func (c *ConsoleConfig) check(p *problems) {
 		p.add("console.url: %w", err)
 	}
 	p.together("console", c.CertFile, c.KeyFile)
+	for _, d := range []struct {
+		key         string
+		value, most time.Duration
+		mostKey     string
+	}{
+		{"session_length", c.SessionLength, pages.LongestSession, "24h"},
+		{"session_idle", c.SessionIdle, c.SessionLength, "session_length"},
+		{"login_max_age", c.LoginMaxAge, c.SessionLength, "session_length"},
+	} {
+		if d.value < time.Minute || d.value > d.most {
+			p.add("console.%s: %s is not between 1m and %s", d.key, d.value, d.mostKey)
+		}
+	}
 	host, _, _ := net.SplitHostPort(c.Listen)
 	address, err := netip.ParseAddr(host)
 	if c.CertFile == "" && host != "localhost" && (err != nil || !address.IsLoopback()) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	pages "github.com/brevet-dev/brevet/internal/console"
 	"go.yaml.in/yaml/v4"
 )
 
@@ -26,7 +27,7 @@ type Config struct {
 	LameDuck time.Duration `yaml:"lame_duck,omitempty"`
 	// Name of the ledger in its signed checkpoints. It is permanent: another name means another ledger. Default: the issuer without https:// and with /ledger appended.
 	LedgerName string `yaml:"ledger_name,omitempty"`
-	// File that holds the key from which the keys for list cursors, DPoP nonces and logins in progress of the console are derived: 32 bytes or more, the same on every replica. Default: the key that the first migration stored in the database, which whoever can read the whole database can read too.
+	// File that holds the key from which the keys for list cursors, DPoP nonces, and logins in progress and kept forms of the console are derived: 32 bytes or more, the same on every replica. Default: the key that the first migration stored in the database, which whoever can read the whole database can read too.
 	CursorKeyFile string `yaml:"cursor_key_file,omitempty"`
 	// Public keys that signed earlier checkpoints, as brevet audit keys prints them. Needed if Vault's key for the ledger was lost, or if its name changed.
 	FormerLedgerKeys []string `yaml:"former_ledger_keys,omitempty"`
@@ -155,6 +156,12 @@ type ConsoleConfig struct {
 	KeyFile string `yaml:"key_file,omitempty"`
 	// File that holds the secret of people.client_id, if that client has one.
 	ClientSecretFile string `yaml:"client_secret_file,omitempty"`
+	// How long a session lasts without activity. Pages that refresh by themselves are no activity. At least 1m. Default 30m.
+	SessionIdle time.Duration `yaml:"session_idle,omitempty"`
+	// How long a session lasts in any case. A person who has left a group can read for this long what its members can read. At most 24h. Default 8h.
+	SessionLength time.Duration `yaml:"session_length,omitempty"`
+	// How long after a login a person can vote, revoke or change anything else. After that, the console sends the person to the provider and keeps the form. A person who has left a group can act as its member for this long. At least 1m. Default 15m.
+	LoginMaxAge time.Duration `yaml:"login_max_age,omitempty"`
 }
 
 // WebhookConfig is one external system that Brevet notifies by signed calls (Standard Webhooks), or a Slack channel.
@@ -360,6 +367,9 @@ func (c *Config) complete(dir string) {
 		paths = append(paths, &c.People.CAFile)
 	}
 	if c.Console != nil {
+		c.Console.SessionLength = cmp.Or(c.Console.SessionLength, pages.DefaultSessionLength)
+		c.Console.SessionIdle = cmp.Or(c.Console.SessionIdle, min(pages.DefaultSessionIdle, c.Console.SessionLength))
+		c.Console.LoginMaxAge = cmp.Or(c.Console.LoginMaxAge, min(pages.DefaultLoginMaxAge, c.Console.SessionLength))
 		paths = append(paths, &c.Console.CertFile, &c.Console.KeyFile, &c.Console.ClientSecretFile)
 	}
 	for i := range c.Webhooks {

@@ -117,6 +117,27 @@ func TestBootstrapAdmin(t *testing.T) {
 	}
 }
 
+// withConsole returns a console, for a line of the good configuration.
+func withConsole(keys string) string {
+	return withPeople("root") + "\nconsole: {listen: '127.0.0.1:8444', url: 'https://console.acme.example', " + keys + "}\n"
+}
+
+func TestSessionDefaults(t *testing.T) {
+	for keys, want := range map[string][3]time.Duration{
+		"":                                    {30 * time.Minute, 8 * time.Hour, 15 * time.Minute},
+		"session_length: 10m":                 {10 * time.Minute, 10 * time.Minute, 10 * time.Minute},
+		"session_idle: 1h, login_max_age: 1h": {time.Hour, 8 * time.Hour, time.Hour},
+	} {
+		cfg, err := Load(write(t, strings.Replace(goodConfig, "catalogue: catalog", withConsole(keys), 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := [3]time.Duration{cfg.Console.SessionIdle, cfg.Console.SessionLength, cfg.Console.LoginMaxAge}; got != want {
+			t.Errorf("%s: got %s, want %s", keys, got, want)
+		}
+	}
+}
+
 // TestLoadConfigRefuses checks that each message names the key and what to do, because its reader has the file open.
 func TestLoadConfigRefuses(t *testing.T) {
 	for _, tc := range []struct{ name, from, to, want string }{
@@ -144,6 +165,9 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"logins that delegate", "catalogue: catalog", strings.Replace(withPeople("root"), "roles:", "delegation_audiences: [agents, brevet], roles:", 1), "people: people: the client id must not be a delegation audience"},
 		{"bootstrap admin of another provider", "catalogue: catalog", withPeople("https://other.example#root"), "people:"},
 		{"bootstrap admin that is no subject", "catalogue: catalog", withPeople("Root Admin"), "is not a person of"},
+		{"session that is too long", "catalogue: catalog", withConsole("session_length: 25h"), "console.session_length: 25h0m0s is not between 1m and 24h"},
+		{"session that idles longer than it lasts", "catalogue: catalog", withConsole("session_length: 1h, session_idle: 2h"), "console.session_idle: 2h0m0s is not between 1m and session_length"},
+		{"changes without a login", "catalogue: catalog", withConsole("login_max_age: -1s"), "console.login_max_age: -1s is not between 1m and session_length"},
 		{"https Vault without CA", "  ca_file: vault-ca.pem\n", "", "vault.ca_file: required"},
 		{"two logins", "  approle:", "  token_file: t\n  approle:", "vault: set exactly one of token_file, approle, jwt; 2 are set"},
 		{"no trust domain", "trust_domains:\n  - name: acme.example\n    workload_api: unix:///run/spire/agent.sock\n    auditors: ['spiffe://acme.example/ops/auditor']\n    admins: ['spiffe://acme.example/ops/admin']\n    orchestrators: ['spiffe://acme.example/runtime']\n", "", "trust_domains: at least one is required"},

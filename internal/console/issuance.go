@@ -28,6 +28,9 @@ type timeline struct {
 type issuancePage struct {
 	*broker.View
 
+	// ParentOpens says that the visitor may see Parent, which can belong to another sandbox.
+	ParentOpens bool
+
 	Digest   string // of the credential, in hex
 	Reported *broker.TimelineEvent
 	Timeline timeline
@@ -59,6 +62,14 @@ func (c *Console) issuance(r *http.Request, who *visitor) (view, error) {
 	p := issuancePage{View: record, Digest: credentialDigest(record)}
 	if p.Timeline, err = c.timeline(r, who, broker.TimelineQuery{ID: record.ID}); err != nil {
 		return view{}, err
+	}
+	if record.Parent != "" {
+		switch _, err := c.cfg.Broker.Get(r.Context(), record.Parent, who.Auditor); {
+		case err == nil:
+			p.ParentOpens = true
+		case !errors.Is(err, broker.ErrNotFound):
+			return view{}, err
+		}
 	}
 	for i := range p.Timeline.Events {
 		if e := &p.Timeline.Events[i]; e.Calls != nil && e.ID == record.ID {

@@ -34,6 +34,8 @@ const (
 	loginCookie     = "login"
 	sessionCookie   = "session"
 	signatureCookie = "session-signature"
+	// personCookie says who was last logged in in this browser, so that a form that comes too late can be kept for its person.
+	personCookie = "session-person"
 	// loginLife is how long a login at the provider may take.
 	loginLife       = 10 * time.Minute
 	providerTimeout = 10 * time.Second
@@ -207,17 +209,12 @@ func (c *Console) endLogin(w http.ResponseWriter, r *http.Request) {
 		raw, person, err = c.exchange(r, b)
 	}
 	if err == nil {
-		// Somebody else may have started the session in this browser. Discard its data and its token.
-		err = errors.Join(c.sessions.Clear(r.Context()), c.sessions.RenewToken(r.Context()))
+		err = c.begin(w, r, raw, person)
 	}
 	if err != nil {
 		c.fail(w, r, nil, err)
 		return
 	}
-	c.sessions.Put(r.Context(), keyIDToken, raw)
-	c.sessions.SetDeadline(r.Context(), person.Expires())
-	signature := base64.RawURLEncoding.EncodeToString(c.tokenSignature(c.sessions.Token(r.Context())))
-	c.setCookie(w, signatureCookie, signature, person.Expires().Sub(c.cfg.Now())+time.Second) // the session cookie ends then too
 	http.Redirect(w, r, b.Return, http.StatusSeeOther)
 }
 
@@ -285,13 +282,16 @@ func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 		}
 		c.setCookie(w, signatureCookie, "", 0)
 	}
+	c.setCookie(w, personCookie, "", 0)
 	http.Redirect(w, r, "/signed-out", http.StatusSeeOther)
 }
 
 // tokenSignature returns the signature of a session token. Each session of this console begins with a login, which signs its token.
-func (c *Console) tokenSignature(token string) []byte {
-	mac := hmac.New(sha256.New, c.signing)
-	_, _ = mac.Write([]byte(token)) // it never fails
+func (c *Console) tokenSignature(token string) []byte { return sign(c.signing, token) }
+
+func sign(key []byte, text string) []byte {
+	mac := hmac.New(sha256.New, key)
+	_, _ = mac.Write([]byte(text)) // it never fails
 	return mac.Sum(nil)
 }
 
@@ -312,15 +312,6 @@ func (c *Console) sessionToken(r *http.Request) string {
 	}
 	return session.Value
 }
-
-// Keys of a session.
-const (
-	keyIDToken = "id_token"
-	keyNotice  = "notice"
-)
-
-// longestSession is the longest lifetime of a session. Each session ends when its ID token expires.
-const longestSession = 24 * time.Hour
 
 // minKey is the smallest length of Config.Key, in bytes.
 const minKey = 32

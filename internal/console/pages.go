@@ -26,6 +26,7 @@ import (
 // visitor is the authenticated person, and their reach in each role.
 type visitor struct {
 	people.Person
+	lifetime
 
 	Approver, Auditor, Admin broker.Reach
 }
@@ -39,14 +40,15 @@ func (v *visitor) Approves() bool    { return v != nil && holds(v.Approver) }
 func (v *visitor) Audits() bool      { return v != nil && holds(v.Auditor) }
 func (v *visitor) Administers() bool { return v != nil && holds(v.Admin) }
 
-// visitor returns the person whom the session's ID token identifies, and verifies the token again. It returns errNobody if
-// there is no token or it is no longer valid, and errPace with a visitor without roles if the person sends too many requests.
+// visitor returns the person of the session, and verifies their ID token again. It returns errNobody if there is no session, it
+// has ended, or the provider no longer has the key of the token, and errPace with a visitor without roles if the person sends too
+// many requests.
 func (c *Console) visitor(r *http.Request) (*visitor, error) {
-	raw := c.sessions.GetString(r.Context(), keyIDToken)
-	if raw == "" {
-		return nil, errNobody
+	raw, lasts, err := c.session(r)
+	if err != nil {
+		return nil, err
 	}
-	person, err := c.cfg.People.Identify(r.Context(), raw)
+	person, err := c.cfg.People.IdentifyAt(r.Context(), raw, lasts.Began)
 	switch {
 	case errors.Is(err, people.ErrProviderUnavailable):
 		return nil, err
@@ -56,7 +58,7 @@ func (c *Console) visitor(r *http.Request) (*visitor, error) {
 		return &visitor{Person: person}, errPace // the refusal is theirs, and not that of a stranger
 	}
 	return &visitor{
-		Person: person, Approver: c.reach(person, people.RoleApprover), Auditor: c.reach(person, people.RoleAuditor), Admin: c.reach(person, people.RoleAdmin),
+		Person: person, lifetime: lasts, Approver: c.reach(person, people.RoleApprover), Auditor: c.reach(person, people.RoleAuditor), Admin: c.reach(person, people.RoleAdmin),
 	}, nil
 }
 
@@ -73,19 +75,52 @@ func (c *Console) reach(who people.Person, role people.Role) broker.Reach {
 	return broker.ReachOf(all)
 }
 
-// only limits a page or a form to visitors who have a role.
-func only[T any](may func(*visitor) bool, do func(*http.Request, *visitor) (T, error)) func(*http.Request, *visitor) (T, error) {
-	return func(r *http.Request, who *visitor) (none T, err error) {
-		if !may(who) {
-			return none, errNotAllowed
-		}
-		return do(r, who)
+// opens reports whether the roles of the visitor open the page at a path, here and on every link. If the page is about a sandbox,
+// or a path or trust domain, about is its SPIFFE ID, and the role has to reach it. A page that opens does not list is for nobody.
+func (c *Console) opens(who *visitor, path string, about ...string) bool {
+	within := func(reach broker.Reach) bool {
+		return holds(reach) && !slices.ContainsFunc(about, func(id string) bool { return !reach.Covers(id) })
 	}
+	path, _, _ = strings.Cut(path, "?")
+	section, rest, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	switch section {
+	case "", "you", "session", "reference":
+		return who != nil
+	case "approvals":
+		return who.Approves()
+	case "live", "history", "issuances", "tasks", "whose", "ledger":
+		return who != nil && within(who.Auditor)
+	case "endings":
+		return who != nil && within(who.Admin)
+	case "system":
+		return who.Audits() || who.Administers()
+	case "catalogue":
+		switch {
+		case who == nil:
+			return false
+		case rest == "replay", strings.HasPrefix(rest, "proposals/") && strings.HasSuffix(rest, "/replay"):
+			return c.replays(who)
+		case rest == "draft", rest == "apply":
+			return c.changesCatalogue(who)
+		}
+		return c.readsCatalogue(who)
+	}
+	return false
 }
 
-// serve authenticates the visitor and calls do. nobody answers a request without a valid login. do returns an error only if it
-// has written nothing; then the visitor gets its page.
+// serve is authenticated, for visitors who may open the page.
 func (c *Console) serve(nobody http.HandlerFunc, do func(http.ResponseWriter, *http.Request, *visitor) error) http.HandlerFunc {
+	return c.authenticated(nobody, func(w http.ResponseWriter, r *http.Request, who *visitor) error {
+		if !c.opens(who, r.URL.Path) {
+			return errNotAllowed
+		}
+		return do(w, r, who)
+	})
+}
+
+// authenticated identifies the visitor and calls do. nobody answers a request without a session. do returns an error only if it
+// has written nothing; then the visitor gets its page.
+func (c *Console) authenticated(nobody http.HandlerFunc, do func(http.ResponseWriter, *http.Request, *visitor) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, err := c.visitor(r)
 		if errors.Is(err, errNobody) {
@@ -101,8 +136,10 @@ func (c *Console) serve(nobody http.HandlerFunc, do func(http.ResponseWriter, *h
 	}
 }
 
-// refuseNobody says that a login is required. A form and a script get this, because they could not continue after a login.
-func (c *Console) refuseNobody(w http.ResponseWriter, r *http.Request) { c.fail(w, r, nil, errNobody) }
+// refuseNobody says that a login is required, and keeps the form of the request for its person.
+func (c *Console) refuseNobody(w http.ResponseWriter, r *http.Request) {
+	c.needLogin(w, r, nil, errNobody)
+}
 
 // visit handles a page for logged-in people. It redirects everybody else to the login, which returns to the page.
 func (c *Console) visit(do func(*http.Request, *visitor) (view, error)) http.HandlerFunc {
@@ -118,8 +155,8 @@ func (c *Console) visit(do func(*http.Request, *visitor) (view, error)) http.Han
 // look handles a form that changes nothing: it shows a page about the submitted data.
 func (c *Console) look(do func(*http.Request, *visitor) (view, error)) http.HandlerFunc {
 	return c.serve(c.refuseNobody, func(w http.ResponseWriter, r *http.Request, who *visitor) error {
-		if err := r.ParseMultipartForm(maxBody); err != nil && !errors.Is(err, http.ErrNotMultipart) {
-			return errForm
+		if err := c.receive(r, who); err != nil {
+			return err
 		}
 		v, err := do(r, who)
 		if err == nil {
@@ -132,11 +169,16 @@ func (c *Console) look(do func(*http.Request, *visitor) (view, error)) http.Hand
 // done is the page to redirect to after an action, and the notice to show there.
 type done struct{ to, notice string }
 
-// act handles a form and then redirects the browser, so that reloading the page does not repeat the action.
+// act handles a form that changes something, which requires a recent login. It then redirects the browser, so that reloading the
+// page does not repeat the action.
 func (c *Console) act(do func(*http.Request, *visitor) (done, error)) http.HandlerFunc {
 	return c.serve(c.refuseNobody, func(w http.ResponseWriter, r *http.Request, who *visitor) error {
-		if err := r.ParseForm(); err != nil {
-			return errForm
+		if !c.recent(who) {
+			c.needLogin(w, r, who, errOldSession)
+			return nil
+		}
+		if err := c.receive(r, who); err != nil {
+			return err
 		}
 		d, err := do(r, who)
 		if err != nil {
@@ -148,11 +190,11 @@ func (c *Console) act(do func(*http.Request, *visitor) (done, error)) http.Handl
 	})
 }
 
-// toLogin redirects the browser to the login. A request from a script gets HX-Refresh instead, so that the page reloads: a
-// login page is useless to a script.
+// toLogin redirects the browser to the login. A script gets a status instead, and the page stays as it is: a person may be typing
+// in it, and a page that logs in by itself would never end.
 func toLogin(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("HX-Request") != "" || r.Header.Get("Sec-Fetch-Dest") == "empty" {
-		w.Header().Set("HX-Refresh", "true")
+	if !inPerson(r) {
+		w.Header().Set("HX-Reswap", "none")
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
@@ -227,6 +269,19 @@ type framed struct {
 	Notice               string
 	Data                 any
 	Now                  time.Time
+	Person               string // identifies the reader to kept forms
+	Warn                 int    // how many seconds before the end of the session a script warns
+
+	opens func(who *visitor, path string, about ...string) bool
+}
+
+// Opens reports whether the reader's roles open the page at a path. Templates link to a page only if it does.
+func (f framed) Opens(path string, about ...any) bool {
+	ids := make([]string, len(about))
+	for i, one := range about {
+		ids[i] = fmt.Sprint(one)
+	}
+	return f.opens(f.Who, path, ids...)
 }
 
 // parsePages parses each page together with the layout and the shared parts.
@@ -262,8 +317,9 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, who *visitor, v v
 	case "endings":
 		section = "live"
 	}
-	f := framed{Page: v.page, Title: v.title, Section: section, Who: who, Data: v.data, Now: c.cfg.Now()}
+	f := framed{Page: v.page, Title: v.title, Section: section, Who: who, Data: v.data, Now: c.cfg.Now(), opens: c.opens}
 	if who != nil {
+		f.Person, f.Warn = c.nameless(who.Person), int(min(warnBefore, c.cfg.SessionIdle/4).Seconds())
 		f.Notice = c.sessions.PopString(r.Context(), keyNotice)
 	}
 	var body bytes.Buffer

@@ -36,7 +36,7 @@ type sample struct {
 // bare returns a console that renders pages and serves nothing.
 func bare(t *testing.T) *Console {
 	t.Helper()
-	c := &Console{cfg: Config{Now: func() time.Time { return sampled }}, pace: ratelimit.New(1, 1)}
+	c := &Console{cfg: Config{Now: func() time.Time { return sampled }, TrustDomains: []string{"acme.test"}}, pace: ratelimit.New(1, 1)}
 	var err error
 	if c.static, err = newStatic(); err != nil {
 		t.Fatal(err)
@@ -54,8 +54,12 @@ func (c *Console) render(s sample) (string, error) {
 	if section == "home" {
 		section = ""
 	}
+	person := ""
+	if s.who != nil {
+		person = "cGVyc29u"
+	}
 	err := c.pages[s.page].ExecuteTemplate(&body, "layout.html", framed{
-		Page: s.page, Title: s.title, Section: section, Who: s.who, Notice: s.notice, Data: s.data, Now: sampled,
+		Page: s.page, Title: s.title, Section: section, Who: s.who, Notice: s.notice, Data: s.data, Now: sampled, Person: person, opens: c.opens,
 	})
 	return body.String(), err
 }
@@ -179,7 +183,7 @@ func samples(t *testing.T) []sample {
 	t.Helper()
 	everywhere := broker.Reach{TrustDomains: []string{"acme.test"}}
 	admin := &visitor{Approver: everywhere, Auditor: everywhere, Admin: everywhere}
-	approver, auditor, newcomer := &visitor{Approver: everywhere}, &visitor{Auditor: everywhere}, &visitor{}
+	approver, auditor, newcomer, ender := &visitor{Approver: everywhere}, &visitor{Auditor: everywhere}, &visitor{}, &visitor{Admin: everywhere}
 	var all []sample
 	add := func(name string, who *visitor, v view) { all = append(all, sample{name: name, who: who, view: v}) }
 
@@ -280,7 +284,7 @@ func samples(t *testing.T) []sample {
 	add("system-calm", auditor, pageSystem.view("Health", calm))
 	add("home-newcomer", newcomer, pageHome.view("Dashboard", homePage{}))
 	all[0].notice = "Approved: the sandbox can redeem the request now."
-	add("you", admin, pageYou.view("Profile", profile{Name: "Alice Archer", ID: samplePerson, Groups: []string{"engineers", "oncall"}, Expires: ahead(42 * time.Minute), Roles: []role{{"Approver", []string{"spiffe://acme.test"}}, {"Auditor", nil}}}))
+	add("you", admin, pageYou.view("Profile", profile{Name: "Alice Archer", ID: samplePerson, Groups: []string{"engineers", "oncall"}, Began: before(4 * time.Minute), Ends: ahead(7 * time.Hour), Idle: 30 * time.Minute, Recent: 15 * time.Minute, Roles: []role{{"Approver", []string{"spiffe://acme.test"}}, {"Auditor", nil}}}))
 	add("you-newcomer", newcomer, pageYou.view("Profile", profile{}))
 	keys := []broker.Passkey{{ID: sampleID, Name: "work laptop", Time: before(50 * time.Hour), Site: "localhost"}, {ID: sampleID, Name: "phone", Time: before(time.Hour), Site: "other.test"}}
 	add("passkeys", approver, pagePasskeys.view("Your passkeys", passkeysPage{keys, true, false, "localhost", 10}))
@@ -333,7 +337,7 @@ func samples(t *testing.T) []sample {
 		{Time: before(time.Minute), Kind: broker.CommandTaskEnd, ID: sampleID, Detail: broker.CauseTaskEnded, At: ahead(time.Minute)},
 	}}
 	receipt := &audit.Receipt{Version: 1, Issuance: sampleID, Checkpoint: "acme.test/ledger\n9\nAAAA\n\n— x y\n"}
-	add("issuance", admin, pageIssuance.view("Issuance", issuancePage{View: &record, Digest: strings.Repeat("23", 32), Timeline: events, Proof: proof{Receipt: receipt}}))
+	add("issuance", admin, pageIssuance.view("Issuance", issuancePage{View: &record, ParentOpens: true, Digest: strings.Repeat("23", 32), Timeline: events, Proof: proof{Receipt: receipt}}))
 	add("issuance-denied", auditor, pageIssuance.view("Request", issuancePage{View: &denied}))
 	add("issuance-revoked", auditor, pageIssuance.view("Issuance", issuancePage{View: &revoked, Reported: &events.Events[2], Timeline: events}))
 	add("tasks", auditor, pageTasks.view("Task", taskPage{}))
@@ -365,7 +369,7 @@ func samples(t *testing.T) []sample {
 		add("order-"+order, admin, pageOrder.view(kind.Title, p))
 		p.Selector = broker.Selector{ID: sampleID, SPIFFEIDPrefix: "spiffe://acme.test/research", TrustDomain: "acme.test", Scope: record.Scope}
 		p.More, p.Count, p.Hit, p.Existing = true, maxHit, nil, &broker.Quarantine{SPIFFEID: "spiffe://acme.test"}
-		add("order-many-"+order, admin, pageOrder.view(kind.Title, p))
+		add("order-many-"+order, ender, pageOrder.view(kind.Title, p))
 		p.More, p.Count, p.Existing = false, 0, nil
 		add("order-none-"+order, admin, pageOrder.view(kind.Title, p))
 	}
@@ -377,6 +381,7 @@ func samples(t *testing.T) []sample {
 			ended(broker.StatusRevoked, "", time.Time{}), ended(broker.StatusRevoked, "", ahead(4*time.Minute)), ended(broker.StatusRevoking, "vault_unavailable", time.Time{}), ended(broker.StatusIssued, "static", ahead(time.Minute)),
 		},
 	}}))
+	all = append(all, sample{name: "receipt-ender", who: ender, view: all[len(all)-1].view})
 	add("receipt-none", admin, pageReceipt.view("Revocation receipt", receiptPage{About: "Quarantine: spiffe://acme.test", Receipt: broker.Receipt{Time: sampled}}))
 
 	return append(all, catalogueSamples(t, admin, auditor, proposal)...)
@@ -425,7 +430,7 @@ func catalogueSamples(t *testing.T, admin, auditor *visitor, proposal broker.Cat
 	}
 	catalogue := load(sampleScopes, samplePolicies)
 	head := broker.CatalogueVersion{Version: 3, Digest: sampleDigest, Since: sampled.Add(-80 * time.Hour), Actor: samplePerson, Reason: "Less waiting"}
-	v := catalogueView{Head: head, AllPolicies: 2, Changes: true, Open: []broker.CatalogueChange{proposal}}
+	v := catalogueView{Head: head, AllPolicies: 2, Open: []broker.CatalogueChange{proposal}}
 	v.list(catalogue)
 	add("catalogue", admin, pageCatalogue.view("Catalogue", v))
 	v.MoreScopes, v.MorePolicies = 2, 3
@@ -521,6 +526,9 @@ func catalogueSamples(t *testing.T, admin, auditor *visitor, proposal broker.Cat
 	add("reference-problems", auditor, pageReferenceProblems.view("API problems", byStatus([]Problem{{"not_found", 404, "Not found", "The resource does not exist."}})))
 	for _, tr := range append(slices.Clone(troubles), mishap) {
 		add("trouble-"+tr.code, auditor, pageTrouble.view(tr.Title, troublePage{trouble: tr, Back: "/approvals"}))
+	}
+	for name, form := range map[string]keptForm{"kept": {Sealed: "c2VhbGVk", Person: "cGVyc29u", Action: "/endings/task", Page: "/"}, "secret": {Secret: true, Page: "/"}, "lost": {Page: "/"}} {
+		add("trouble-form-"+name, nil, pageTrouble.view("Login required", troublePage{trouble: troubleOf(errNobody), Unsent: &form}))
 	}
 	add("trouble", nil, pageTrouble.view(mishap.Title, troublePage{trouble: mishap}))
 	add("trouble-dashboard", admin, pageTrouble.view(mishap.Title, troublePage{trouble: mishap}))

@@ -118,7 +118,7 @@ const (
 
 // read checks the claims against the rules for an ID token for one of the audiences, and returns the person that they
 // describe and the audience. The caller must still verify the signature.
-func (v *Verifier) read(c claims, audiences []string) (p Person, audience string, err error) {
+func (v *Verifier) read(c claims, audiences []string, now time.Time) (p Person, audience string, err error) {
 	if c.Issuer != v.cfg.Issuer {
 		return Person{}, "", errIssuer
 	}
@@ -135,10 +135,10 @@ func (v *Verifier) read(c claims, audiences []string) (p Person, audience string
 		return Person{}, "", err
 	}
 	p = Person{issuer: c.Issuer, subject: c.Subject, name: displayName(c)}
-	if p.issued, p.expires, err = v.times(c); err != nil {
+	if p.issued, p.expires, err = c.times(now); err != nil {
 		return Person{}, "", err
 	}
-	if p.loggedIn, err = v.loggedIn(c); err != nil {
+	if p.loggedIn, err = c.loggedIn(now); err != nil {
 		return Person{}, "", err
 	}
 	if p.groups, err = c.groups(v.cfg.GroupsClaim); err != nil {
@@ -151,8 +151,7 @@ func (v *Verifier) read(c claims, audiences []string) (p Person, audience string
 }
 
 // times returns when the token was issued and when it expires. Each check allows for the leeway between clocks.
-func (v *Verifier) times(c claims) (issued, expires time.Time, err error) {
-	now := v.cfg.Now()
+func (c claims) times(now time.Time) (issued, expires time.Time, err error) {
 	if expires, err = jws.Seconds(c.Expires); err != nil {
 		return issued, expires, fmt.Errorf("%w: exp", errMalformed)
 	}
@@ -179,7 +178,7 @@ func (v *Verifier) times(c claims) (issued, expires time.Time, err error) {
 }
 
 // loggedIn returns when the person proved to the provider who they are, or zero if the token does not say.
-func (v *Verifier) loggedIn(c claims) (time.Time, error) {
+func (c claims) loggedIn(now time.Time) (time.Time, error) {
 	if c.LoggedIn == nil {
 		return time.Time{}, nil
 	}
@@ -187,7 +186,7 @@ func (v *Verifier) loggedIn(c claims) (time.Time, error) {
 	switch {
 	case err != nil:
 		return time.Time{}, fmt.Errorf("%w: auth_time", errMalformed)
-	case at.After(v.cfg.Now().Add(leeway)):
+	case at.After(now.Add(leeway)):
 		return time.Time{}, errNotYetValid
 	}
 	return at, nil

@@ -119,7 +119,17 @@ func (v *Verifier) Issuer() string { return v.cfg.Issuer }
 // fetched; refusal.Reason returns the detail. If ctx ends first, the error wraps ErrProviderUnavailable and the error of
 // ctx.
 func (v *Verifier) Identify(ctx context.Context, raw string) (Person, error) {
-	return v.identify(ctx, raw, []string{v.cfg.ClientID})
+	return v.identify(ctx, raw, []string{v.cfg.ClientID}, v.cfg.Now())
+}
+
+// IdentifyAt is Identify for a token that the caller itself received from the provider at a time in the past, and that may have
+// expired since. It verifies the token as of that time, with the keys that the provider has now. So a key that the provider
+// withdraws ends what was signed with it.
+func (v *Verifier) IdentifyAt(ctx context.Context, raw string, received time.Time) (Person, error) {
+	if received.After(v.cfg.Now()) {
+		return Person{}, errNotYetValid
+	}
+	return v.identify(ctx, raw, []string{v.cfg.ClientID}, received)
 }
 
 // Delegator verifies an ID token that somebody else presents for a person, and returns the person. The audience must be one
@@ -130,7 +140,7 @@ func (v *Verifier) Delegator(ctx context.Context, raw string) (Person, error) {
 	if len(v.cfg.Delegations) == 0 {
 		return Person{}, ErrNoDelegation
 	}
-	person, err := v.identify(ctx, raw, v.cfg.Delegations)
+	person, err := v.identify(ctx, raw, v.cfg.Delegations, v.cfg.Now())
 	if err == nil && v.keys.namesDiffer() {
 		return Person{}, errPairwise
 	}
@@ -147,7 +157,7 @@ func (v *Verifier) Login(ctx context.Context, raw, nonce string) (Person, error)
 	return v.Identify(ctx, raw)
 }
 
-func (v *Verifier) identify(ctx context.Context, raw string, audiences []string) (Person, error) {
+func (v *Verifier) identify(ctx context.Context, raw string, audiences []string, now time.Time) (Person, error) {
 	h, c, err := parse(raw)
 	if err != nil {
 		return Person{}, err
@@ -155,7 +165,7 @@ func (v *Verifier) identify(ctx context.Context, raw string, audiences []string)
 	if err := h.check(); err != nil {
 		return Person{}, err
 	}
-	person, audience, err := v.read(c, audiences)
+	person, audience, err := v.read(c, audiences, now)
 	if err != nil {
 		return Person{}, err
 	}
@@ -169,7 +179,7 @@ func (v *Verifier) identify(ctx context.Context, raw string, audiences []string)
 	// With exactly one key and one algorithm, no other can verify the token.
 	token, err := oidc.NewVerifier(v.cfg.Issuer, &oidc.StaticKeySet{PublicKeys: []crypto.PublicKey{key}}, &oidc.Config{
 		ClientID: audience, SupportedSigningAlgs: []string{h.Algorithm},
-		Now: func() time.Time { return v.cfg.Now().Add(-leeway) },
+		Now: func() time.Time { return now.Add(-leeway) },
 	}).Verify(ctx, raw)
 	if err != nil {
 		return Person{}, errSignature // the cause may quote the token

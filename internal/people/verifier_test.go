@@ -95,6 +95,34 @@ func TestOnlyAuthTimeShowsAFreshLogin(t *testing.T) {
 	}
 }
 
+// A token that was received in time identifies its person later, as long as the provider has the key.
+func TestIdentifyAtVerifiesAsOfTheLogin(t *testing.T) {
+	w := newWorld(t)
+	received, token := w.clock.Now(), w.token(t, w.claims())
+	w.clock.advance(2 * time.Hour)
+	if person, err := w.IdentifyAt(t.Context(), token, received); err != nil || person.Subject() != "248289761001" {
+		t.Errorf("got %+v, %v, want the person", person, err)
+	}
+	person, err := w.Identify(t.Context(), token)
+	wantReason(t, person, err, "id_token_expired")
+	for name, tc := range map[string]struct {
+		token  string
+		at     time.Time
+		reason string
+	}{
+		"received after its end":        {token, received.Add(11 * time.Minute), "id_token_expired"},
+		"received before it was issued": {token, received.Add(-time.Minute), "id_token_not_yet_valid"},
+		"received in the future":        {w.token(t, w.claims()), w.clock.Now().Add(time.Second), "id_token_not_yet_valid"},
+		"changed":                       {payloadChanged(t, w), w.clock.Now(), "id_token_signature"},
+		"of another key":                {otherKey(t, w), w.clock.Now(), "id_token_signature"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			person, err := w.IdentifyAt(t.Context(), tc.token, tc.at)
+			wantReason(t, person, err, tc.reason)
+		})
+	}
+}
+
 func TestPersonIsWhatTheTokenSays(t *testing.T) {
 	w := newWorld(t)
 	person, err := w.Identify(t.Context(), w.token(t, w.claims()))

@@ -75,6 +75,9 @@ func (s *Stack) serveConsole(t testing.TB, listener net.Listener, url string) {
 	for _, p := range httpapi.ProblemTexts() {
 		cfg.Problems = append(cfg.Problems, console.Problem(p))
 	}
+	if s.options.Sessions != nil {
+		s.options.Sessions(&cfg)
+	}
 	c, err := console.New(cfg)
 	if err != nil {
 		t.Fatalf("making the console: %v", err)

@@ -15,6 +15,7 @@ import (
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/clientip"
+	"github.com/brevet-dev/brevet/internal/console"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/httpapi"
 	"github.com/brevet-dev/brevet/internal/ledger"
@@ -112,6 +113,8 @@ type Options struct {
 	// Pages is the listener that Console serves on, if a test has to know its address earlier. Passkeys then belong to that
 	// origin, and otherwise to Site.
 	Pages net.Listener
+	// Sessions changes how long sessions of the console last. It may be nil.
+	Sessions func(*console.Config)
 	// TrustedProxies are the trusted proxies of the server and of the console.
 	TrustedProxies clientip.Proxies
 	// GitHub is the GitHub whose App the server knows as GitHubApp; nil means none.
