@@ -203,7 +203,7 @@ In another terminal, act as a sandbox:
   brevet dev login alice
   brevet approvals list
 
-or use the console, as alice, bob, carol (also an auditor) or dave, without a password:
+or use the console without a password, as alice, bob (also an admin), carol or dave (also auditors), or erin (admin and auditor):
 
   %[6]s
 
@@ -248,7 +248,7 @@ func (s DevState) workload(ctx context.Context, name string) (local.Variables, e
 // DevEnvCmd is `brevet dev env`.
 type DevEnvCmd struct {
 	DevState
-	Workload string `arg:"" optional:"" help:"Workload to act as: research or support (sandboxes), subagent, auditor, admin, or gateway (a resource server)." default:"research"`
+	Workload string `arg:"" optional:"" help:"Workload to act as: research, coding or support (sandboxes), subagent, auditor, admin, or gateway (a resource server)." default:"research"`
 }
 
 // Run prints lines for a shell, or one JSON object.
@@ -281,7 +281,7 @@ func printVariables(con *console, all [][2]string) error {
 // DevLoginCmd is `brevet dev login`.
 type DevLoginCmd struct {
 	DevState
-	Person string `arg:"" help:"Person to log in as: alice, bob, carol or dave."`
+	Person string `arg:"" help:"Person to log in as: alice, bob, carol, dave or erin."`
 }
 
 // Run uses the same device flow as `brevet login`, and approves the login on the provider's page by itself. That only works

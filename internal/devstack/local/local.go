@@ -44,6 +44,7 @@ var Workloads = map[string]string{
 	"admin":    "/ops/admin",
 	"subagent": "/research/agent-7/summarizer",
 	"gateway":  "/gateways/github",
+	"coding":   "/coding/agent-1",
 }
 
 // ID returns the SPIFFE ID of a workload.
@@ -62,6 +63,7 @@ var people = []devstack.DevPerson{
 	{Username: "bob", Name: "Bob Baker", Groups: []string{"oncall", "platform"}},
 	{Username: "carol", Name: "Carol Clark", Groups: []string{"finance", "security"}},
 	{Username: "dave", Name: "Dave Dean", Groups: []string{"security"}},
+	{Username: "erin", Name: "Erin Evans", Groups: []string{"platform", "security"}},
 }
 
 // configuration is for `brevet serve`. The default of ledger_name would contain the port, which may change.
