@@ -367,6 +367,7 @@ func samples(t *testing.T) []sample {
 			Existing: &live.Quarantines[0],
 		}
 		add("order-"+order, admin, pageOrder.view(kind.Title, p))
+		add("order-ender-"+order, ender, pageOrder.view(kind.Title, p))
 		p.Selector = broker.Selector{ID: sampleID, SPIFFEIDPrefix: "spiffe://acme.test/research", TrustDomain: "acme.test", Scope: record.Scope}
 		p.More, p.Count, p.Hit, p.Existing = true, maxHit, nil, &broker.Quarantine{SPIFFEID: "spiffe://acme.test"}
 		add("order-many-"+order, ender, pageOrder.view(kind.Title, p))
