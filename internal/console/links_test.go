@@ -219,8 +219,10 @@ func (c *crawl) act() {
 		under = underB
 	}
 	for _, order := range []struct{ name, target, confirmation string }{
-		{"revoke", "spiffe_id_prefix=" + under, under}, {"task", "spiffe_id=" + under + "/1&task=t-1", "t-1"},
-		{"quarantine", "spiffe_id=" + under + "/x", under + "/x"}, {"lift", "spiffe_id=" + under + "/x", under + "/x"},
+		{"revoke", "spiffe_id_prefix=" + under, under},
+		{"task", "spiffe_id=" + under + "/1&task=t-1", "t-1"},
+		{"quarantine", "spiffe_id=" + under + "/x", under + "/x"},
+		{"lift", "spiffe_id=" + under + "/x", under + "/x"},
 	} {
 		path := "/endings/" + order.name
 		if !c.seen[path] && !c.seen["/endings/revoke"] {

@@ -69,7 +69,9 @@ func (c *Console) extend(r *http.Request) {
 }
 
 // began returns when the session began.
-func (c *Console) began(r *http.Request) time.Time { return time.UnixMilli(c.sessions.GetInt64(r.Context(), keyBegan)) }
+func (c *Console) began(r *http.Request) time.Time {
+	return time.UnixMilli(c.sessions.GetInt64(r.Context(), keyBegan))
+}
 
 // session returns the ID token of the session and its lifetime. It ends a session that is over by the clock of this replica; the
 // database does not return one that is over by its own. It returns errNobody if there is none.

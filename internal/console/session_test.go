@@ -97,7 +97,7 @@ func keptIn(page string) string {
 
 const note = "seen with the release manager"
 
-// A vote whose session has ended is not lost: its person sends it again after a login, and it counts once. Nobody else gets it.
+// I5: a vote whose session has ended is not lost. Its person sends it again after a login, and it counts once. Nobody else gets it.
 func TestVoteSurvivesTheEndOfTheSession(t *testing.T) {
 	for name, passes := range map[string]struct {
 		time  time.Duration
@@ -155,7 +155,7 @@ func TestVoteSurvivesTheEndOfTheSession(t *testing.T) {
 	}
 }
 
-// Every form that changes something requires a recent login, which reading does not.
+// I5: every form that changes something requires a recent login, which reading does not.
 func TestChangeRequiresARecentLogin(t *testing.T) {
 	d := newDevWorld(t, func(*testkit.Options) {})
 	id := waits(t, d.agent(t, "triage-1"), comment("acme/api", ""))
