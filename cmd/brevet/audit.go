@@ -291,7 +291,7 @@ type AuditTaskCmd struct {
 
 // Run prints everything that is recorded of a task, oldest first.
 func (c *AuditTaskCmd) Run(ctx context.Context, con *console) error {
-	noOwner := fmt.Errorf("--spiffe-id: required unless a sandbox reads its own task; "+
+	noOwner := fmt.Errorf("--spiffe-id: required unless a sandbox reads its own task (with --workload, if somebody is logged in); "+
 		"name the owner, as in brevet audit task %s --spiffe-id spiffe://TRUST-DOMAIN/PATH", quote(c.Task))
 	if c.SPIFFEID == "" && c.asPerson() {
 		return noOwner

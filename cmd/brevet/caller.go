@@ -190,6 +190,20 @@ func (f CallerFlags) hint(err error) error {
 	return fmt.Errorf("%w\nIf the broker serves with an SVID, set --server-id or BREVET_SERVER_ID", err)
 }
 
+// identity returns the SPIFFE ID as which these flags act. It is empty if the Workload API does not give one.
+func (f CallerFlags) identity(ctx context.Context) (acting, instead string) {
+	if checkSocket(f.WorkloadAPI) != nil {
+		return "", ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, registeredWithin)
+	defer cancel()
+	identity := client.NewIdentity(f.SVID)
+	if f.firstSVID(ctx, identity) != nil {
+		return "", ""
+	}
+	return identity.ID().String(), ""
+}
+
 // explain prints a problem that the server returned, for people or as JSON, and returns an error with its exit code. It
 // returns any other error unchanged.
 func explain(con *console, err error) error {
@@ -198,11 +212,14 @@ func explain(con *console, err error) error {
 		return err
 	}
 	explained := exitError{err: err, code: exitCode(err)}
+	acted, _ := errors.AsType[actedError](err)
 	if con.json {
 		if err := con.encode(struct {
 			openapi.Problem
-			RetryAfter int `json:"retry_after,omitempty"`
-		}{problem.Problem, int(problem.RetryAfter.Seconds())}); err != nil {
+			RetryAfter int    `json:"retry_after,omitempty"`
+			ActedAs    string `json:"acted_as,omitempty"`
+			Instead    string `json:"instead,omitempty"`
+		}{problem.Problem, int(problem.RetryAfter.Seconds()), acted.acting, acted.instead}); err != nil {
 			return err
 		}
 		return explained
@@ -221,6 +238,8 @@ func explain(con *console, err error) error {
 		{"field", problem.Field},
 		{"why", problem.Explanation},
 		{"would pass", wouldPass},
+		{"acted as", acted.acting},
+		{"instead", acted.instead},
 		{"decided by", strings.Join(problem.Policies, ", ")},
 		{"approvers", problem.Approvers},
 		{"record", problem.ID},

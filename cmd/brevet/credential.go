@@ -39,12 +39,12 @@ func (f HelperFlags) obtain(ctx context.Context, con *console, params []string) 
 	news := newNews(con, f.Scope)
 	defer news.settle()
 	if err := settleParams(ctx, broker, scopeParams{f.Scope, parsed}); err != nil {
-		return nil, explain(news.con, f.hint(err))
+		return nil, refused(ctx, news.con, f.CallerFlags, err)
 	}
 	ask := client.Ask{Scope: f.Scope, Params: parsed, TTL: f.TTL, Task: f.Task, Reason: f.Reason}
 	token, err := broker.Obtain(ctx, ask, news.waits)
 	if err != nil {
-		return nil, explain(news.con, f.hint(err))
+		return nil, refused(ctx, news.con, f.CallerFlags, err)
 	}
 	return token, nil
 }
@@ -114,7 +114,7 @@ func (c *GitCredentialCmd) erase(ctx context.Context, con *console, password str
 	defer done()
 	page, err := broker.Page(ctx, client.Filter{Credential: client.DigestOf(secret.New(password)), Status: openapi.StatusIssued})
 	if err != nil {
-		return explain(&console{out: con.err, err: con.err}, c.hint(err))
+		return refused(ctx, &console{out: con.err, err: con.err}, c.CallerFlags, err)
 	}
 	var errs []error
 	for _, one := range page.Issuances {

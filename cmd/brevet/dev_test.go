@@ -35,8 +35,8 @@ func startDev(t *testing.T, dir string) *session {
 	if found := running(t, dir); len(found) < 3 || !strings.Contains(strings.Join(found, " "), "postgres") {
 		t.Errorf("got %q, want brevet, Vault and PostgreSQL", found)
 	}
-	if len(s.env) != 11 {
-		t.Fatalf("got %d variables to export, want 11:\n%s", len(s.env), printed.out)
+	if len(s.env) != 12 {
+		t.Fatalf("got %d variables to export, want 12:\n%s", len(s.env), printed.out)
 	}
 	return s
 }

@@ -108,7 +108,7 @@ func (c *EgressServeCmd) Run(ctx context.Context, con *console) (err error) {
 	defer disconnect()
 	defer closeGateway(ctx, gateway) // before disconnect, because it releases its credentials over that connection
 	if err := settleParams(ctx, broker, inScopes(scopes)...); err != nil {
-		return explain(con, c.hint(err))
+		return refused(ctx, con, c.CallerFlags, err)
 	}
 	config := egress.SandboxConfig{Task: c.Task, Reason: c.Reason, Scopes: scopes, Broker: broker}
 	own, err := c.sandbox(ctx, gateway, config)

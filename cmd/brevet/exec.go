@@ -100,7 +100,7 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 	}
 	defer done()
 	if err := settleParams(waiting, broker, allParams(credentials, scopes)...); err != nil {
-		return explain(con, c.hint(err))
+		return refused(ctx, con, c.CallerFlags, err)
 	}
 	env := &execenv.Environment{Broker: broker, Task: c.Task, Used: c.Egress, Credentials: credentials}
 	if env.Task == "" {
@@ -117,7 +117,7 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 		err := env.Obtain(waiting, credential, news.say, news.waits)
 		news.settle()
 		if err != nil {
-			return explain(con, c.hint(err))
+			return refused(ctx, con, c.CallerFlags, err)
 		}
 	}
 	if waiting.Err() != nil {

@@ -143,7 +143,7 @@ func (*LogoutCmd) Run(ctx context.Context, con *console) error {
 type WhoamiCmd struct{ serverFlags }
 
 // Run prints what the provider said at the last login or renewal. With a broker, it prints how the broker identifies the
-// caller: as the workload if there is a Workload API, and otherwise as the logged-in person.
+// caller, and how to act as somebody else.
 func (c *WhoamiCmd) Run(ctx context.Context, con *console) error {
 	if c.Server == "" {
 		l, err := currentLogin()
@@ -153,6 +153,7 @@ func (c *WhoamiCmd) Run(ctx context.Context, con *console) error {
 		return printLogin(con, l)
 	}
 	flags := OfficialFlags(c.serverFlags)
+	flags.quiet = true
 	return call(ctx, con, flags, func(broker *client.Client) (err error) {
 		var l login.Login
 		if flags.asPerson() {
@@ -162,7 +163,8 @@ func (c *WhoamiCmd) Run(ctx context.Context, con *console) error {
 		}
 		me, err := broker.WhoAmI(ctx)
 		if err == nil {
-			return printCaller(con, me, l)
+			_, instead := flags.identity(ctx)
+			return printCaller(con, me, l, instead)
 		}
 		if flags.asPerson() && !con.json { // the broker may not accept this login
 			_ = printLogin(con, l)
@@ -183,15 +185,30 @@ func currentLogin() (login.Login, error) {
 	return l, err
 }
 
-// printCaller prints the caller and what the broker says about it. l is empty for a workload.
-func printCaller(con *console, me openapi.Caller, l login.Login) error {
+// loggedIn reports whether there is a login. One that has ended counts: the command then says so, and does not act as somebody else.
+func loggedIn() bool {
+	store, err := loginStore()
+	if err == nil {
+		_, err = store.Read()
+	}
+	return !errors.Is(err, login.ErrEnded)
+}
+
+// printCaller prints the caller, what the broker says about it, and how to act as somebody else. l is empty for a workload.
+func printCaller(con *console, me openapi.Caller, l login.Login, instead string) error {
 	person := me.Kind == openapi.CallerPerson
 	if con.json && !person {
-		return con.encode(me)
+		return con.encode(struct {
+			openapi.Caller
+			Instead string `json:"instead,omitempty"`
+		}{me, instead})
 	}
 	if con.json {
 		facts := loginFacts(l)
 		facts["kind"], facts["roles"] = me.Kind, me.Roles
+		if instead != "" {
+			facts["instead"] = instead
+		}
 		return con.encode(facts)
 	}
 	if !person {
@@ -203,7 +220,10 @@ func printCaller(con *console, me openapi.Caller, l login.Login) error {
 	for _, role := range me.Roles {
 		roles = append(roles, safetext.Text(roleLine(role)))
 	}
-	_, err := fmt.Fprintf(con.out, "roles    %s\n", cmp.Or(strings.Join(roles, "\n         "), "-"))
+	if instead != "" {
+		instead = "instead  " + safetext.Text(instead) + "\n"
+	}
+	_, err := fmt.Fprintf(con.out, "roles    %s\n%s", cmp.Or(strings.Join(roles, "\n         "), "-"), instead)
 	return err
 }
 
@@ -283,6 +303,20 @@ func (f PersonFlags) loginServer() (s login.Server, err error) {
 func isOwn(folder string) bool {
 	info, err := os.Lstat(folder)
 	return err == nil && private.Trusted(info)
+}
+
+func (f PersonFlags) identity(context.Context) (acting, instead string) { return f.who(), "" }
+
+// who names the person who is logged in.
+func (PersonFlags) who() string {
+	store, err := loginStore()
+	if err == nil {
+		var l login.Login
+		if l, err = store.Read(); err == nil {
+			return fmt.Sprintf("%s (%s)", l.Name, l.ID)
+		}
+	}
+	return "a person"
 }
 
 // verifier returns how the client verifies the broker, and a function that ends that.

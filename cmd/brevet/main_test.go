@@ -36,7 +36,7 @@ func buildAndRun(m *testing.M) int {
 	// A developer's own environment must not affect these tests.
 	for _, name := range []string{
 		"BREVET_SERVER", "BREVET_SERVER_ID", "BREVET_TASK", "BREVET_AUDIENCE", "BREVET_CONFIG", "SPIFFE_ENDPOINT_SOCKET", "BREVET_OIDC_ISSUER",
-		"BREVET_OIDC_CLIENT_ID", "BREVET_CA_FILE", "BREVET_DEV_STATE",
+		"BREVET_OIDC_CLIENT_ID", "BREVET_CA_FILE", "BREVET_DEV_STATE", "BREVET_AS_WORKLOAD",
 	} {
 		_ = os.Unsetenv(name)
 	}
@@ -47,6 +47,7 @@ func buildAndRun(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	_ = os.Setenv("XDG_STATE_HOME", filepath.Join(dir, "state"))
+	_ = os.Setenv("XDG_CONFIG_HOME", filepath.Join(dir, "config")) // nor must a developer's own login
 	binary = filepath.Join(dir, "brevet")
 	build := exec.Command("go", append(append([]string{"build", "-o", binary}, buildFlags...), ".")...)
 	if out, err := build.CombinedOutput(); err != nil {

@@ -144,12 +144,12 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 	}
 	defer done()
 	if err := settleParams(ctx, broker, scopeParams{ask.Scope, ask.Params}); err != nil {
-		return explain(con, c.hint(err))
+		return refused(ctx, con, c.CallerFlags, err)
 	}
 	answer, err := c.request(ctx, con, broker, ask)
 	switch {
 	case err != nil:
-		return explain(con, c.hint(err))
+		return refused(ctx, con, c.CallerFlags, err)
 	case answer.Pending != nil:
 		return printPending(con, answer.Pending)
 	default:
@@ -195,7 +195,7 @@ func (c *WithdrawCmd) Run(ctx context.Context, con *console) error {
 	}
 	defer done()
 	if err := broker.Withdraw(ctx, c.ID); err != nil {
-		return explain(con, c.hint(err))
+		return refused(ctx, con, c.CallerFlags, err)
 	}
 	if con.json {
 		return con.encode(map[string]any{"id": c.ID, "status": openapi.StatusWithdrawn})

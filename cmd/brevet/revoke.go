@@ -64,6 +64,9 @@ type TaskEndCmd struct {
 
 // Run ends the task and prints what happened to each credential.
 func (c *TaskEndCmd) Run(ctx context.Context, con *console) error {
+	if c.WorkloadAPI != "" { // a command of sandboxes, which people use for the tasks of others
+		c.Workload = true
+	}
 	if c.asPerson() && c.SPIFFEID == "" {
 		return errors.New("--spiffe-id: required for people, to name the owner of the task; a sandbox sets --workload-api instead")
 	}

@@ -15,7 +15,7 @@ import (
 
 // ownIdentity are prefixes of variables that lead to the identity of the sandbox.
 var ownIdentity = []string{
-	"SPIFFE_ENDPOINT_SOCKET=", "BREVET_SERVER=", "BREVET_SERVER_ID=", "BREVET_AUDIENCE=", "BREVET_SVID=",
+	"SPIFFE_ENDPOINT_SOCKET=", "BREVET_SERVER=", "BREVET_SERVER_ID=", "BREVET_AUDIENCE=", "BREVET_SVID=", "BREVET_AS_WORKLOAD=",
 	"SVID_DIR=", "BREVET_DEV_STATE=", // folders with keys, of `brevet dev env`
 }
 

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -204,6 +206,8 @@ func (s *Stack) Environment(workload string) Variables {
 		{"BREVET_SERVER", s.URL},
 		{"BREVET_SERVER_ID", ID("brevet").String()},
 		{"SPIFFE_ENDPOINT_SOCKET", s.Socket(workload)},
+		// A shell for one of the workloads with a role acts as this workload, also while somebody is logged in.
+		{"BREVET_AS_WORKLOAD", strconv.FormatBool(slices.Contains([]string{"admin", "auditor", "gateway"}, workload))},
 		{"BREVET_OIDC_ISSUER", s.People.Issuer()},
 		{"BREVET_OIDC_CLIENT_ID", loginClient},
 		{"BREVET_DEV_STATE", s.Dir},
