@@ -3,10 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -162,7 +165,7 @@ type CatalogApplyCmd struct {
 // CatalogRollbackCmd is `brevet catalog rollback`.
 type CatalogRollbackCmd struct {
 	OfficialFlags
-	Digest string `arg:"" help:"Digest of an earlier catalogue, as brevet catalog history lists it."`
+	Version string `arg:"" help:"An earlier catalogue, as brevet catalog history lists it: its version, its digest, or the first 8 or more hex digits of the digest."`
 	consent
 }
 
@@ -194,7 +197,11 @@ func (c *CatalogApplyCmd) Run(ctx context.Context, con *console) error {
 // Run shows what the rollback would change, and applies it.
 func (c *CatalogRollbackCmd) Run(ctx context.Context, con *console) error {
 	return c.change(ctx, con, func(broker *client.Client, from *scopes.Catalogue) error {
-		to, files, err := keptCatalogue(ctx, broker, c.Digest)
+		digest, err := findCatalogue(ctx, broker, c.Version)
+		if err != nil {
+			return err
+		}
+		to, files, err := keptCatalogue(ctx, broker, digest)
 		if err != nil {
 			return err
 		}
@@ -275,7 +282,7 @@ type CatalogRejectCmd struct{ catalogVerdict }
 
 type catalogVerdict struct {
 	OfficialFlags
-	Digest string `arg:"" help:"Digest of the proposed catalogue, as brevet catalog history lists it."`
+	Version string `arg:"" name:"digest" help:"Digest of the proposed catalogue, as brevet catalog history lists it, or the first 8 or more hex digits."`
 	consent
 }
 
@@ -291,14 +298,18 @@ func (c *CatalogRejectCmd) Run(ctx context.Context, con *console) error {
 
 func (c *catalogVerdict) decide(ctx context.Context, con *console, verdict openapi.CatalogueVerdict, doing string) error {
 	return c.change(ctx, con, func(broker *client.Client, from *scopes.Catalogue) error {
-		to, _, err := keptCatalogue(ctx, broker, c.Digest)
+		digest, err := findCatalogue(ctx, broker, c.Version)
+		if err != nil {
+			return err
+		}
+		to, _, err := keptCatalogue(ctx, broker, digest)
 		if err != nil {
 			return err
 		}
 		if err := c.ask(con, swap{from: from, to: to}, doing); err != nil {
 			return err
 		}
-		change, err := broker.DecideCatalogue(ctx, from.Digest(), c.Digest, openapi.CatalogueDecision{Verdict: verdict, Reason: c.Reason})
+		change, err := broker.DecideCatalogue(ctx, from.Digest(), digest, openapi.CatalogueDecision{Verdict: verdict, Reason: c.Reason})
 		if err != nil {
 			return err
 		}
@@ -344,6 +355,59 @@ func catalogueInForce(ctx context.Context, broker *client.Client) (*scopes.Catal
 		return nil, err
 	}
 	return loadServed(now.Digest, now.Files)
+}
+
+// The forms in which people name a catalogue. A number of 8 digits or more is the beginning of a digest.
+var (
+	versionSyntax = regexp.MustCompile(`^[1-9][0-9]{0,6}$`)
+	digestSyntax  = regexp.MustCompile(`^(?:sha256:)?([0-9a-f]{8,64})$`)
+)
+
+// maxChanges is the largest number of changes of the catalogue that one call lists.
+const maxChanges = 500
+
+// findCatalogue returns the digest of the catalogue that a person names by its version, its digest or the beginning of that.
+func findCatalogue(ctx context.Context, broker *client.Client, name string) (string, error) {
+	digest := digestSyntax.FindStringSubmatch(name)
+	switch {
+	case digest != nil && len(digest[1]) == hex.EncodedLen(sha256.Size):
+		return "sha256:" + digest[1], nil
+	case digest == nil && !versionSyntax.MatchString(name):
+		return "", fmt.Errorf("%s is neither the version of a catalogue nor its digest, or the first 8 or more hex digits of the digest: see brevet catalog history",
+			safetext.Text(quote(name)))
+	}
+	changes, err := broker.CatalogueChanges(ctx, maxChanges)
+	if err != nil {
+		return "", err
+	}
+	return chooseCatalogue(changes, name)
+}
+
+// chooseCatalogue returns the digest of the only catalogue that the name fits.
+func chooseCatalogue(changes []openapi.CatalogueChange, name string) (string, error) {
+	digest := digestSyntax.FindStringSubmatch(name)
+	var found []openapi.CatalogueChange
+	for _, change := range changes {
+		fits := change.State == openapi.CatalogueApplied && fmt.Sprint(change.Version) == name
+		if digest != nil {
+			fits = strings.HasPrefix(change.Digest, "sha256:"+digest[1])
+		}
+		if fits && !slices.ContainsFunc(found, func(f openapi.CatalogueChange) bool { return f.Digest == change.Digest }) {
+			found = append(found, change)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fmt.Errorf("no catalogue among the last %d changes is %s: see brevet catalog history, and name an older one by its whole digest", maxChanges, name)
+	case 1:
+		return found[0].Digest, nil
+	default:
+		var digests []string
+		for _, one := range found {
+			digests = append(digests, one.Digest)
+		}
+		return "", fmt.Errorf("%s is the beginning of several digests, write more of the one that you mean: %s", name, safetext.Text(strings.Join(digests, ", ")))
+	}
 }
 
 func keptCatalogue(ctx context.Context, broker *client.Client, digest string) (*scopes.Catalogue, []openapi.CatalogueFile, error) {

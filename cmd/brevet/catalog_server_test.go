@@ -1,12 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/brevet-dev/brevet/internal/testkit"
+	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
@@ -72,7 +74,21 @@ func TestCatalogOnTheServer(t *testing.T) {
 	if len(lines) != 2 || object(t, lines[0])["reason"] != "two after all" {
 		t.Errorf("got %q, want the two newest", lines)
 	}
-	inProcess(t, on(admin, "rollback", "sha256:00", "--reason", "x", "--yes")...).want(t, 1, "Not found")
+	short := func(digest string) string { return strings.TrimPrefix(digest, "sha256:")[:8] }
+	for i, name := range []string{"2", "1", short(after), short(before), "sha256:" + short(after), before} {
+		want := []string{after, before}[i%2]
+		inProcess(t, on(admin, "rollback", name, "--reason", "by "+name, "--yes")...).want(t, 0, fmt.Sprintf("%s is in force as version %d", want, 4+i))
+	}
+	for name, want := range map[string]string{
+		"99":                                "no catalogue among the last 500 changes is 99",
+		"00000000":                          "no catalogue among the last 500 changes is 00000000",
+		"sha256:00":                         "is neither the version of a catalogue nor its digest",
+		short(after)[:7]:                    "is neither the version of a catalogue nor its digest",
+		"0":                                 "is neither the version of a catalogue nor its digest",
+		"sha256:" + strings.Repeat("0", 64): "Not found",
+	} {
+		inProcess(t, on(admin, "rollback", name, "--reason", "x", "--yes")...).want(t, 1, want)
+	}
 	s.DB.Check(t)
 }
 
@@ -155,7 +171,7 @@ func TestCatalogChangeNeedsASecondAdmin(t *testing.T) {
 	digest := digestIn(t, folder)
 	inProcess(t, on(one, "apply", folder, "--reason", "x", "--yes")...).want(t, exitPending, "brevet catalog approve "+digest)
 	inProcess(t, on(one, "approve", digest, "--reason", "x", "--yes")...).want(t, 1, "You cannot approve your own proposal")
-	inProcess(t, on(two, "approve", digest, "--reason", "looked", "--yes")...).want(t, 0, "WIDENS REACH", "is in force as version 2")
+	inProcess(t, on(two, "approve", digest[:len("sha256:")+8], "--reason", "looked", "--yes")...).want(t, 0, "WIDENS REACH", "is in force as version 2")
 	inProcess(t, on(two, "apply", exampleCatalogue, "--reason", "back", "--yes")...).want(t, exitPending)
 	inProcess(t, on(one, "reject", digestIn(t, exampleCatalogue), "--reason", "no", "--yes")...).want(t, 0, "is rejected")
 	inProcess(t, on(one, "history")...).want(t, 0, "rejected", "applied", "spiffe://acme.test/admins/two")
@@ -173,4 +189,23 @@ func TestCatalogOnNoServer(t *testing.T) {
 	inProcess(t, "catalog", "plan", folder).want(t, 1, "BREVET_SERVER")
 	inProcess(t, "catalog", "history").want(t, 2, "--server")
 	inProcess(t, "catalog", "apply", "testdata/broken", "--reason", "x", "--server", "https://localhost:1").want(t, 1, "testdata/broken:\n")
+}
+
+// TestBeginningOfTwoDigestsIsAmbiguous checks that the error names both catalogues. Digests with an equal beginning are made here,
+// because nobody finds files that have them.
+func TestBeginningOfTwoDigestsIsAmbiguous(t *testing.T) {
+	one, two := "sha256:"+strings.Repeat("ab", 32), "sha256:"+strings.Repeat("ab", 31)+"cd"
+	change := func(version int64, digest string) openapi.CatalogueChange {
+		return openapi.CatalogueChange{Version: version, Digest: digest, State: openapi.CatalogueApplied}
+	}
+	all := []openapi.CatalogueChange{change(3, one), change(2, two), change(1, one)}
+	if _, err := chooseCatalogue(all, "abababab"); err == nil || !strings.Contains(err.Error(), one) || !strings.Contains(err.Error(), two) {
+		t.Errorf("got %v, want both digests", err)
+	}
+	if got, err := chooseCatalogue(all, strings.Repeat("ab", 31)+"c"); got != two || err != nil {
+		t.Errorf("got %s, %v", got, err)
+	}
+	if got, err := chooseCatalogue(all, "3"); got != one || err != nil {
+		t.Errorf("got %s, %v", got, err)
+	}
 }
