@@ -79,11 +79,13 @@ func TestPeopleActAsAdminsAndAuditors(t *testing.T) {
 	s.stop(t, syscall.SIGTERM)
 }
 
-// officialCommands are the commands that a person or a workload may run, with what carol, who is only an auditor, gets.
-var officialCommands = []struct {
+type officialCommand struct {
 	line    string
 	refused bool
-}{
+}
+
+// officialCommands are the commands that a person or a workload may run, with what carol, who is only an auditor, gets.
+var officialCommands = []officialCommand{
 	{"whoami", false},
 	{"quarantine list", false},
 	{"quarantine add " + researcher + " --reason x", true},
@@ -119,11 +121,7 @@ func TestCommandsActAsThePersonWhoIsLoggedIn(t *testing.T) {
 	const asWorkload = "add --workload to act as " + researcher
 	var cli CLI
 	for _, leaf := range newParser(t.Context(), &cli, io.Discard, io.Discard).Model.Leaves(false) {
-		named := func(tc struct {
-			line    string
-			refused bool
-		},
-		) bool {
+		named := func(tc officialCommand) bool {
 			return strings.HasPrefix("brevet "+tc.line+" ", leaf.FullPath()+" ")
 		}
 		isOfficial := slices.ContainsFunc(leaf.Flags, func(f *kong.Flag) bool { return f.Name == "person" })
