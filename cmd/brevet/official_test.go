@@ -94,9 +94,9 @@ var officialCommands = []officialCommand{
 	{"catalog history", false},
 	{"catalog plan ../../examples/catalog", false},
 	{"catalog apply ../../examples/catalog --reason x --yes", true},
-	{"catalog rollback sha256:none --reason x --yes", true},
-	{"catalog approve sha256:none --reason x --yes", true},
-	{"catalog reject sha256:none --reason x --yes", true},
+	{"catalog rollback " + strings.Repeat("0", 64) + " --reason x --yes", true},
+	{"catalog approve " + strings.Repeat("0", 64) + " --reason x --yes", true},
+	{"catalog reject " + strings.Repeat("0", 64) + " --reason x --yes", true},
 	{"audit list", false},
 	{"audit whose " + strings.Repeat("0", 64), false},
 	{"audit tail", false},
@@ -189,7 +189,7 @@ func TestCommandsActAsThePersonWhoIsLoggedIn(t *testing.T) {
 	brevet(t, carol, "quarantine", "list", "--jwt").want(t, 1, "acted as   "+researcher)
 	brevet(t, carol, "quarantine", "list", "--person", "--jwt").want(t, 1, "--jwt")
 	brevet(t, carol, "quarantine", "list", "--person", "--workload").want(t, 0)
-	alone := withoutWorkload(carol, s.authorities(t))
+	alone := logInAs(t, withoutWorkload(s.env, s.authorities(t)), "carol")
 	brevet(t, alone, "quarantine", "list", "--workload").want(t, 1, "--workload: requires --workload-api")
 	brevet(t, alone, "revoke", "--task", "t", "--reason", "x").want(t, 1, "acted as   ", "#carol")
 	// The shells for workloads with a role act as these.
