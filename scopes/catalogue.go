@@ -45,17 +45,24 @@ type Catalogue struct {
 }
 
 // Load builds a catalogue from its files, in any order. If anything is wrong, the error is Problems with every mistake
-// found. Policies are validated only if all files parse: otherwise every policy would look wrong.
+// found. A policy about a scope that could not be read is not validated: it may look wrong only because of that.
 func Load(files []File) (*Catalogue, error) {
 	var problems Problems
 	files = checkFiles(files, &problems)
 	c := &Catalogue{digest: Digest(files), scopes: map[string]*definition{}}
+	partial := len(problems) > 0
+	var broken []*definition
 	for _, f := range files {
 		if isScopeFile(f.Name) {
-			c.readScopes(f, &problems)
+			before := len(problems)
+			broken = append(broken, c.readScopes(f, &problems)...)
+			partial = partial || len(problems) > before
 		} else {
 			c.policies = append(c.policies, readPolicies(f, &problems)...)
 		}
+	}
+	for _, d := range broken {
+		delete(c.scopes, d.scope.Name)
 	}
 	c.names = slices.Sorted(maps.Keys(c.scopes))
 	slices.SortStableFunc(c.policies, func(a, b policy) int { return strings.Compare(a.ID, b.ID) })
@@ -63,7 +70,7 @@ func Load(files []File) (*Catalogue, error) {
 	for i, p := range c.policies {
 		if c.policies[first].ID != p.ID {
 			first = i
-		} else if i > first {
+		} else if i > first && p.ID != "" {
 			problems.add(p.File, p.Line, "policy @id %q is used twice; the first is at %s:%d", p.ID, c.policies[first].File, c.policies[first].Line)
 		}
 	}
@@ -81,8 +88,8 @@ func Load(files []File) (*Catalogue, error) {
 			problems.add("", 0, "%d policies are too many; at most %d", len(c.policies), MaxPolicies)
 		}
 	}
-	if len(problems) == 0 {
-		c.checkPolicies(&problems)
+	if len(c.scopes) <= MaxScopes && len(c.policies) <= MaxPolicies {
+		c.checkPolicies(&problems, broken, partial)
 	}
 	if err := problems.err(); err != nil {
 		return nil, err
@@ -191,12 +198,18 @@ func checkFiles(files []File, problems *Problems) []File {
 	return out
 }
 
-func (c *Catalogue) readScopes(f File, problems *Problems) {
+// readScopes adds the scopes of one file. It returns those with mistakes.
+func (c *Catalogue) readScopes(f File, problems *Problems) (broken []*definition) {
 	r := &reader{file: f.Name, top: "scopes", problems: problems}
 	for _, n := range r.items(f.Data) {
+		before := len(*problems)
 		d := r.scope(n)
 		if d == nil {
 			continue
+		}
+		if len(*problems) > before {
+			d.action, d.parents = actionOf(d.scope)
+			broken = append(broken, d)
 		}
 		if first, dup := c.scopes[d.scope.Name]; dup {
 			r.at(n, "scope %s is defined twice; the first is at %s:%d", d.scope.Name, first.file, first.line)
@@ -204,6 +217,7 @@ func (c *Catalogue) readScopes(f File, problems *Problems) {
 		}
 		c.scopes[d.scope.Name] = d
 	}
+	return broken
 }
 
 // Digest returns "sha256:" and the hash that `LC_ALL=C sha256sum FILES... | sha256sum` prints in the catalogue's

@@ -98,10 +98,11 @@ type Decision struct {
 	Clamps      []Clamp        // in the order in which they applied
 	Policies    []string       // the @ids that decided, sorted
 	Reason      string
-	Explanation string    // a few plain sentences for a person
-	Approval    *Approval // if pending: who may approve
-	Narrowest   *Ask      // if denied: the nearest request that would pass, if any
-	Grant       *Grant    // unless denied: the request for Vault; nil for a JWT
+	Explanation string     // a few plain sentences for a person
+	Approval    *Approval  // if pending: who may approve
+	Narrowest   *Ask       // if denied: the nearest request that would pass, if any
+	NearMisses  []NearMiss // if no policy permits: the permits of which only a condition does not hold
+	Grant       *Grant     // unless denied: the request for Vault; nil for a JWT
 	// FederatedSubject is the rendered subject of a token for another system; empty for every other credential.
 	FederatedSubject string
 	// Exchange is the exchange of such a token with the parameters filled in, if the scope has one.
@@ -188,6 +189,9 @@ func (c *Catalogue) answer(who Subject, ask Ask, sent keyProofs, now time.Time, 
 		d.Narrowest, then = c.narrowest(ask, d, func(candidate Ask) (Decision, error) {
 			return c.decide(who, candidate, sent, now, judge)
 		})
+	}
+	if d.Reason == ReasonNoPermit {
+		d.NearMisses = c.nearMisses(c.question(who, c.scopes[ask.Scope], ask, d), d.Scope.Approval != nil)
 	}
 	d.Explanation = explain(ask, d, then)
 	return d, nil

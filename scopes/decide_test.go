@@ -41,7 +41,8 @@ func TestDecide(t *testing.T) {
 			ask: scopes.Ask{Scope: "git.issues.read", Params: repo("evil/api")},
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "no_permit", Resource: "git:repo/evil/api", TTL: 5 * time.Minute,
-				Explanation: "No policy permits git.issues.read on git:repo/evil/api for this sandbox.",
+				Explanation: "No policy permits git.issues.read on git:repo/evil/api for this sandbox. A condition does not hold in: agents-issues (params.repo).",
+				NearMisses:  []scopes.NearMiss{{Policy: "agents-issues", Fields: []string{"params.repo"}, Failed: `when { context.params.repo like "acme/*" }`}},
 			},
 		},
 		{
@@ -115,7 +116,8 @@ func TestDecide(t *testing.T) {
 			ask: scopes.Ask{Scope: "pay.refund", Params: refund(9000, false)},
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "no_permit", Resource: "pay:EUR/9000", TTL: 2 * time.Minute,
-				Explanation: "No policy permits pay.refund on pay:EUR/9000 for this sandbox. You could request pay.refund with cents=5000.",
+				Explanation: "No policy permits pay.refund on pay:EUR/9000 for this sandbox. A condition does not hold in: small-refunds (params.cents). You could request pay.refund with cents=5000.",
+				NearMisses:  []scopes.NearMiss{{Policy: "small-refunds", Fields: []string{"params.cents"}, Failed: "when { context.params.cents <= 5000 }"}},
 				Narrowest:   &scopes.Ask{Scope: "pay.refund", Params: refund(5000, false), RequestContext: scopes.RequestContext{Task: "t"}},
 			},
 		},
@@ -124,7 +126,8 @@ func TestDecide(t *testing.T) {
 			ask: scopes.Ask{Scope: "pay.refund", Params: refund(100, true)},
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "no_permit", Resource: "pay:EUR/100", TTL: 2 * time.Minute,
-				Explanation: "No policy permits pay.refund on pay:EUR/100 for this sandbox.",
+				Explanation: "No policy permits pay.refund on pay:EUR/100 for this sandbox. A condition does not hold in: small-refunds (params.urgent).",
+				NearMisses:  []scopes.NearMiss{{Policy: "small-refunds", Fields: []string{"params.urgent"}, Failed: "when { !context.params.urgent }"}},
 			},
 		},
 		{

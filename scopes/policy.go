@@ -51,37 +51,60 @@ type policy struct {
 // cedarPosition finds the position in Cedar's error message, because its errors have no field for it.
 var cedarPosition = regexp.MustCompile(`^(?:parser error: )?(?:parse error at )?<input>:(\d+):\d+:? ?(?:"": )?`)
 
-// readPolicies parses one file. Cedar stops at the first mistake in the file.
-func readPolicies(f File, problems *Problems) []policy {
-	parsed, err := cedar.NewPolicyListFromBytes(f.Name, f.Data)
-	if err != nil {
-		if inner := errors.Unwrap(err); inner != nil {
-			err = inner
-		}
-		line := 0 // unknown
-		if m := cedarPosition.FindStringSubmatch(err.Error()); m != nil {
-			line, _ = strconv.Atoi(m[1]) // the expression matches only digits
-		}
-		problems.add(f.Name, line, "not a Cedar policy: %s", cedarPosition.ReplaceAllString(err.Error(), ""))
-		return nil
+// maxSyntaxErrors is how many mistakes of one file readPolicies reports.
+const maxSyntaxErrors = 20
+
+// readPolicies parses one file. Cedar stops at the first mistake, so after one it parses the policies one by one.
+func readPolicies(f File, problems *Problems) (out []policy) {
+	if parsed, err := cedar.NewPolicyListFromBytes(f.Name, f.Data); err == nil {
+		return identify(f.Name, string(f.Data), 1, parsed, problems)
 	}
-	var out []policy
+	before := len(*problems)
+	for text, line := string(f.Data), 1; text != "" && len(*problems) < before+maxSyntaxErrors; {
+		one := policyText(text)
+		parsed, err := cedar.NewPolicyListFromBytes(f.Name, []byte(one))
+		if err == nil {
+			out = append(out, identify(f.Name, one, line, parsed, problems)...)
+		} else if addSyntaxError(f.Name, line, err, problems); strings.Contains(err.Error(), "not terminated") {
+			break // where the next policy begins is not known
+		}
+		line += strings.Count(one, "\n")
+		text = text[len(one):]
+	}
+	return out
+}
+
+// addSyntaxError adds an error of Cedar's parser about text that begins in a line.
+func addSyntaxError(file string, line int, err error, problems *Problems) {
+	if inner := errors.Unwrap(err); inner != nil {
+		err = inner
+	}
+	if m := cedarPosition.FindStringSubmatch(err.Error()); m != nil {
+		n, _ := strconv.Atoi(m[1]) // the expression matches only digits
+		line += n - 1
+	} else {
+		line = 0 // unknown
+	}
+	problems.add(file, line, "not a Cedar policy: %s", cedarPosition.ReplaceAllString(err.Error(), ""))
+}
+
+// identify returns the policies of a text that begins in a line of a file. One without a valid @id has none, and is a problem.
+func identify(file, text string, line int, parsed cedar.PolicyList, problems *Problems) (out []policy) {
 	for _, p := range parsed {
-		at := p.Position().Line
+		at := line + p.Position().Line - 1
 		id, ok := p.Annotations()["id"]
 		switch {
 		case !ok:
-			problems.add(f.Name, at, `policy has no @id; put @id("a-name-for-it") before it`)
+			problems.add(file, at, `policy has no @id; put @id("a-name-for-it") before it`)
 		case !idSyntax.MatchString(string(id)):
-			problems.add(f.Name, at, "policy @id %q must be lower-case letters, digits and dashes, at most 100", string(id))
-		default:
-			effect := EffectForbid
-			if p.Effect() == cedar.Permit {
-				effect = EffectPermit
-			}
-			text := policyText(string(f.Data[p.Position().Offset:]))
-			out = append(out, policy{Policy{ID: string(id), Effect: effect, File: f.Name, Line: at, Text: text}, p})
+			problems.add(file, at, "policy @id %q must be lower-case letters, digits and dashes, at most 100", string(id))
+			id = ""
 		}
+		effect := EffectForbid
+		if p.Effect() == cedar.Permit {
+			effect = EffectPermit
+		}
+		out = append(out, policy{Policy{ID: string(id), Effect: effect, File: file, Line: at, Text: policyText(text[p.Position().Offset:])}, p})
 	}
 	return out
 }
@@ -115,28 +138,36 @@ func policyText(text string) string {
 	return text
 }
 
-// checkPolicies checks every policy against the schema of the scopes.
-func (c *Catalogue) checkPolicies(problems *Problems) {
+// checkPolicies checks every policy against the schema of the scopes. broken are the scopes that could not be read. With partial, not
+// all scopes are known, so it does not report what may be right once they are.
+func (c *Catalogue) checkPolicies(problems *Problems, broken []*definition, partial bool) {
 	schema := newSchema(c)
 	c.schema = schema.text
 	for _, p := range c.policies {
 		before := len(*problems)
+		unclear := slices.ContainsFunc(broken, p.admits)
 		for _, uid := range p.literals() {
-			if why := c.refuseLiteral(uid, schema); why != "" {
-				problems.add(p.File, p.Line, "policy %s: %s", p.ID, why)
+			why := c.refuseLiteral(uid, schema)
+			if why != "" && partial && (uid.Type == typeAction || uid.Type == typeResource) {
+				unclear = true
+			} else if why != "" {
+				problems.add(p.File, p.Line, "policy %s: %s", p.name(), why)
 			}
 		}
 		for _, uid := range p.equated() {
 			if _, scope := c.scopes[string(uid.ID)]; uid.Type == typeAction && schema.actions[string(uid.ID)] && !scope {
-				problems.add(p.File, p.Line, "policy %s: %s is a group, which no action equals; write `action in` instead of ==", p.ID, uid)
+				problems.add(p.File, p.Line, "policy %s: %s is a group, which no action equals; write `action in` instead of ==", p.name(), uid)
 			}
 		}
 		// The validator would report the same mistake again, without the advice.
-		if len(*problems) > before || c.idle(p) {
+		if len(*problems) > before || unclear || partial && len(c.names) == 0 || c.idle(p) {
 			continue
 		}
 		for _, why := range schema.validate(p) {
-			problems.add(p.File, p.Line, "policy %s: %s", p.ID, why)
+			problems.add(p.File, p.Line, "policy %s: %s", p.name(), why)
+		}
+		if len(*problems) == before {
+			c.checkValues(p, problems)
 		}
 	}
 }
@@ -410,17 +441,10 @@ func findThresholds(all []policy) map[string][]int64 {
 	return out
 }
 
-// contextName returns "ttl" for context.ttl and "params.x" for context.params.x.
+// contextName is contextField for the fields that findThresholds collects.
 func contextName(n ast.IsNode) (string, bool) {
-	outer, ok := n.(ast.NodeTypeAccess)
-	if !ok {
-		return "", false
-	}
-	if isContext(outer.Arg) {
-		return string(outer.Value), outer.Value == "ttl"
-	}
-	inner, ok := outer.Arg.(ast.NodeTypeAccess)
-	return "params." + string(outer.Value), ok && isContext(inner.Arg) && inner.Value == "params"
+	field, ok := contextField(n)
+	return field, ok && (field == "ttl" || strings.HasPrefix(field, "params."))
 }
 
 func isContext(n ast.IsNode) bool {

@@ -192,6 +192,7 @@ type explainReport struct {
 	Limits      []string              `json:"limits,omitempty"`
 	Approval    *explainApproval      `json:"approval,omitempty"`
 	Narrowest   *openapi.NarrowestAsk `json:"narrowest,omitempty"`
+	NearMisses  []explainMiss         `json:"near_misses,omitempty"`
 	Catalogue   string                `json:"catalogue"`
 }
 
@@ -201,6 +202,15 @@ type explainPolicy struct {
 	File   string `json:"file"`
 	Line   int    `json:"line"`
 	Text   string `json:"text"`
+}
+
+// explainMiss is a permit of which only a condition does not hold.
+type explainMiss struct {
+	ID     string   `json:"id"`
+	File   string   `json:"file"`
+	Line   int      `json:"line"`
+	Fields []string `json:"fields"`
+	Failed string   `json:"failed"`
 }
 
 type explainApproval struct {
@@ -271,6 +281,10 @@ func (c *CatalogExplainCmd) Run(con *console) error {
 	if n := d.Narrowest; n != nil {
 		report.Narrowest = &openapi.NarrowestAsk{Scope: n.Scope, Params: n.Params, TTL: int64(n.TTL.Seconds()), Context: n.Stated()}
 	}
+	for _, miss := range d.NearMisses {
+		p, _ := catalogue.Policy(miss.Policy)
+		report.NearMisses = append(report.NearMisses, explainMiss{miss.Policy, p.File, p.Line, miss.Fields, miss.Failed})
+	}
 	if con.json {
 		return con.encode(report)
 	}
@@ -310,7 +324,13 @@ func (c *CatalogExplainCmd) print(con *console, r explainReport) error {
 			fmt.Fprintf(con.out, "    %s\n", safetext.Text(strings.TrimSuffix(text, "\r")))
 		}
 	}
-	if len(r.Policies) == 0 {
+	for _, miss := range r.NearMisses {
+		fmt.Fprintf(con.out, "\n%s:%d: permit %s would apply, but this does not hold:\n", miss.File, miss.Line, miss.ID)
+		for _, text := range textLines(miss.Failed) {
+			fmt.Fprintf(con.out, "    %s\n", safetext.Text(text))
+		}
+	}
+	if len(r.Policies)+len(r.NearMisses) == 0 {
 		fmt.Fprintln(con.out, "\nNo policy applies.")
 	}
 	return nil

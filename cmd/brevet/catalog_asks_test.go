@@ -125,6 +125,18 @@ func TestCatalogExplain(t *testing.T) {
 		want(t, 0, "deny: No policy permits services.certificate.issue on service:shop", "No policy applies.")
 }
 
+// TestCatalogExplainShowsNearMisses checks that a denial names the permit that nearly permitted, its place, and what does not hold.
+func TestCatalogExplainShowsNearMisses(t *testing.T) {
+	ask := []string{"catalog", "explain", exampleCatalogue, "github.issues.read", "repo=evil/api", "--as", "spiffe://acme.example/research/r-7"}
+	inProcess(t, ask...).want(t, 0, "deny: No policy permits", "research-reads-issues (params.repo)",
+		"sandboxes.cedar:10: permit research-reads-issues would apply, but this does not hold:\n    when { context.params.repo like \"acme/*\" }\n")
+	report := object(t, inProcess(t, append(ask, "-o", "json")...).out)
+	misses, _ := report["near_misses"].([]any)
+	if len(misses) != 1 || misses[0].(map[string]any)["id"] != "research-reads-issues" || misses[0].(map[string]any)["failed"] == "" {
+		t.Errorf("got %v, want the permit", report["near_misses"])
+	}
+}
+
 func TestCatalogExplainOnBehalfOfSomebody(t *testing.T) {
 	folder := draftOf(t)
 	policy := `@id("sre-alone") forbid (principal, action == Action::"github.issues.read", resource)

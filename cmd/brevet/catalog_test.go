@@ -55,6 +55,7 @@ func TestCatalogCheckFindsTyposInPolicies(t *testing.T) {
 		{"parameter", "context.params.repo", "context.params.rpo", "sandboxes.cedar:10: policy research-reads-issues: attribute `rpo`"},
 		{"scope", `"calendar.events.read"`, `"calendar.event.read"`, "did you mean calendar.events.read?"},
 		{"syntax", "permit (", "permitt (", "sandboxes.cedar:"},
+		{"value", `context.params.repo like "acme/*"`, `context.params.repo == "acme"`, `no request has params.repo "acme": it must match`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			folder := t.TempDir()
