@@ -12,6 +12,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -73,13 +74,13 @@ func newEndpoint(spec EndpointSpec, h *held) (*endpoint, error) {
 	// received bytes. It authenticates the server again for each fetch.
 	e.client = &http.Client{
 		Timeout: fetchTimeout,
-		Transport: &http.Transport{
+		Transport: quiet.New(&http.Transport{
 			TLSClientConfig:        tlsConfig,
 			TLSHandshakeTimeout:    fetchTimeout,
 			DisableKeepAlives:      true,
 			DisableCompression:     true,
 			MaxResponseHeaderBytes: 64 << 10,
-		},
+		}),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return e, nil

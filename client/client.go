@@ -1,7 +1,8 @@
 // Package client requests credentials from a Brevet server, and reads the record of what was issued.
 //
 // It must never send an SVID to a server other than its own, never follow a redirect, and never print a credential. It must
-// never repeat a request that may have been decided, except in Hold, which exists to do so.
+// never repeat a request that may have been decided, except in Hold, which exists to do so. It leaves the program's loggers alone:
+// with GODEBUG=http2debug=1 or 2, net/http prints the headers of all calls of a program.
 package client
 
 import (
@@ -20,6 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -36,7 +38,8 @@ type Config struct {
 	// BaseURL is the server's https URL, without a path.
 	BaseURL string
 	// HTTPClient, if set, sends the calls instead of the package's own client. Its redirect policy and cookies are not used. It
-	// cannot be combined with WithX509 or WithServer, which configure TLS themselves.
+	// cannot be combined with WithX509 or WithServer, which configure TLS themselves. A transport of net/http prints to the default
+	// logger of package log what a server sends after a response over HTTP/1.1, unless MaxIdleConnsPerHost is negative.
 	HTTPClient *http.Client
 }
 
@@ -114,21 +117,25 @@ func New(cfg Config, options ...Option) (*Client, error) {
 	if cfg.HTTPClient != nil && (c.tls != nil || c.rotating != nil) {
 		return nil, errors.New("client: give either an HTTP client or the TLS of WithX509 and WithServer")
 	}
-	// A Brevet server never redirects. A server that does is not Brevet, and must not get the SVID or the request.
-	c.http = &http.Client{
-		Timeout:       defaultTimeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	timeout, transport := defaultTimeout, http.RoundTripper(nil)
 	switch given := cfg.HTTPClient; {
 	case given != nil:
-		c.http.Transport = given.Transport
+		if transport = given.Transport; transport == nil {
+			usual := newTransport(nil)
+			usual.Proxy, transport = http.ProxyFromEnvironment, usual
+		}
 		if given.Timeout > 0 {
-			c.http.Timeout = given.Timeout
+			timeout = given.Timeout
 		}
 	case c.rotating != nil:
-		c.http.Transport = c.rotating
+		transport = c.rotating
 	default:
-		c.http.Transport = newTransport(c.tls)
+		transport = newTransport(c.tls)
+	}
+	// A Brevet server never redirects. A server that does is not Brevet, and must not get the SVID or the request.
+	c.http = &http.Client{
+		Transport: transport, Timeout: timeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, nil
 }
@@ -136,15 +143,17 @@ func New(cfg Config, options ...Option) (*Client, error) {
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// newTransport returns a transport that connects to one server with the given TLS configuration.
-func newTransport(config *tls.Config) *http.Transport {
-	return &http.Transport{
+// newTransport returns a transport that connects to one server with the given TLS configuration. It shares connections of HTTP/2
+// among calls, and uses a connection of HTTP/1.1 once: from an idle one, net/http would print what the server sends to the default
+// logger of package log, which is the program's.
+func newTransport(config *tls.Config) *quiet.Transport {
+	return quiet.New(&http.Transport{
 		TLSClientConfig:     config,
 		ForceAttemptHTTP2:   true,
 		TLSHandshakeTimeout: 10 * time.Second,
 		IdleConnTimeout:     30 * time.Second,
-		MaxIdleConnsPerHost: 16,
-	}
+		MaxIdleConnsPerHost: -1, // of HTTP/1.1
+	})
 }
 
 // rotatingTransport sends requests with the source's current X.509-SVID. A connection presents one certificate for its whole
@@ -156,7 +165,7 @@ type rotatingTransport struct {
 
 	mu      sync.Mutex
 	svid    *x509svid.SVID
-	current *http.Transport
+	current *quiet.Transport
 }
 
 // RoundTrip implements [http.RoundTripper]. It sends a request once more if the server refused the connection's certificate and
@@ -197,7 +206,7 @@ func (t *rotatingTransport) CloseIdleConnections() {
 }
 
 // latest returns the transport for the source's current SVID.
-func (t *rotatingTransport) latest() (*http.Transport, *x509svid.SVID, error) {
+func (t *rotatingTransport) latest() (*quiet.Transport, *x509svid.SVID, error) {
 	svid, err := t.source.GetX509SVID()
 	if err != nil {
 		return nil, nil, fmt.Errorf("getting an X.509-SVID: %w", err)
@@ -268,9 +277,6 @@ func (t personTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	req = req.Clone(req.Context())
 	req.Header.Set("Authorization", "Bearer "+token)
-	if t.next == nil {
-		return http.DefaultTransport.RoundTrip(req) //nolint:forbidigo // as the given client would
-	}
 	return t.next.RoundTrip(req)
 }
 

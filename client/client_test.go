@@ -1,13 +1,19 @@
 package client_test
 
 import (
+	"bytes"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -355,4 +361,63 @@ func TestNewRefusesUnsafeBaseURLs(t *testing.T) {
 			t.Errorf("%s: got no error", base)
 		}
 	}
+}
+
+// A program that uses the package keeps its own default logger, so net/http must not print what a server sends after its response.
+func TestNothingIsPrintedOfWhatFollowsAResponse(t *testing.T) {
+	const hidden = "hvs.CAESIJ-the-credential"
+	var printed syncedBuffer
+	log.SetOutput(&printed)
+	t.Cleanup(func() { log.SetOutput(os.Stderr) })
+	closed := make(chan struct{}, 16)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		go func() {
+			body := `{"id":"spiffe://acme.test/a"}`
+			_, _ = fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s%s", len(body), body, hidden)
+			_, _ = io.Copy(io.Discard, conn) // until the client closes
+			_ = conn.Close()
+			closed <- struct{}{}
+		}()
+	}))
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	roots := x509.NewCertPool()
+	roots.AddCert(srv.Certificate())
+	c, err := client.New(client.Config{BaseURL: srv.URL}, client.WithRoots(roots))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	for range 3 {
+		if _, err := c.WhoAmI(t.Context()); err != nil {
+			t.Error(err)
+		}
+		<-closed
+	}
+	if text := printed.String(); text != "" {
+		t.Errorf("printed %s", text)
+	}
+}
+
+// syncedBuffer is a buffer that several goroutines may write to.
+type syncedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *syncedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *syncedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/jws"
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/brevet-dev/brevet/internal/token"
 )
@@ -52,7 +53,7 @@ type Config struct {
 	Origin string
 	// JWKS is the https URL of the issuer's keys. If it is empty, it is /.well-known/jwks.json at the issuer's host.
 	JWKS string
-	// HTTPClient fetches the keys. Nil means a client with http.DefaultTransport and a timeout. Its redirect policy is not used.
+	// HTTPClient fetches the keys. Nil means a client with the settings of http.DefaultTransport and a timeout. Its redirect policy is not used.
 	HTTPClient *http.Client
 	// Confirm, if not nil, is called for each token that passed all other checks, for example to find out whether it was
 	// revoked. ErrInactive refuses the token. Any other error means that the check failed, and refuses the call too. Without
@@ -98,7 +99,9 @@ func New(cfg Config) (*Guard, error) {
 	if u, err := url.Parse(cfg.Origin); err != nil || cfg.Origin != "" && (u.Scheme != "https" || u.Host == "" || u.Path != "" || u.RawQuery != "") {
 		return nil, errors.New("resourceserver: the origin must be https://host[:port]")
 	}
-	client := http.Client{}
+	usual := quiet.NewUsual()
+	usual.MaxIdleConnsPerHost = -1 // net/http prints to the default logger what a server sends on an idle connection of HTTP/1.1
+	client := http.Client{Transport: usual}
 	if cfg.HTTPClient != nil {
 		client = *cfg.HTTPClient
 	}

@@ -61,6 +61,22 @@ func (h *webHost) servedUntil(until time.Time) (n int64) {
 
 func newWebHost(t *testing.T) *webHost {
 	t.Helper()
+	h, listener := newSecuredHost(t)
+	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
+		h.served = append(h.served, time.Now())
+		h.mu.Unlock()
+		h.seen <- r
+		_, _ = io.WriteString(w, "served")
+	})}
+	go func() { _ = srv.Serve(listener) }()
+	t.Cleanup(func() { _ = srv.Close() })
+	return h
+}
+
+// newSecuredHost returns a host that does not serve yet, and its listener.
+func newSecuredHost(t *testing.T) (*webHost, net.Listener) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -81,18 +97,9 @@ func newWebHost(t *testing.T) *webHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h.mu.Lock()
-		h.served = append(h.served, time.Now())
-		h.mu.Unlock()
-		h.seen <- r
-		_, _ = io.WriteString(w, "served")
-	})}
 	cfg := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS12}
-	go func() { _ = srv.Serve(tls.NewListener(listener, cfg)) }()
-	t.Cleanup(func() { _ = srv.Close() })
 	h.name = fmt.Sprintf("localhost:%d", listener.Addr().(*net.TCPAddr).Port)
-	return h
+	return h, tls.NewListener(listener, cfg)
 }
 
 // freePort returns a port for the database. The rule must name the port before the stack chooses one.

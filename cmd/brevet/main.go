@@ -87,6 +87,7 @@ type exitError struct {
 func (e exitError) Error() string { return e.err.Error() }
 
 func main() {
+	hideLibraries(os.Stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))

@@ -21,6 +21,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/httpapi"
 	"github.com/brevet-dev/brevet/internal/ledger"
 	"github.com/brevet-dev/brevet/internal/mint"
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/prometheus/client_golang/prometheus"
@@ -118,7 +119,7 @@ func (s *service) start(ctx context.Context, ready func(address string)) error {
 		if err != nil {
 			return err
 		}
-		metrics := &http.Server{Handler: s.api.Metrics(), ReadHeaderTimeout: 5 * time.Second}
+		metrics := &http.Server{Handler: s.api.Metrics(), ReadHeaderTimeout: 5 * time.Second, ErrorLog: quiet.ServerLog(s.Log)}
 		s.run(ctx, metrics, func() error { return metrics.Serve(listener) })
 	}
 	s.Log.InfoContext(ctx, "serving", "address", listener.Addr().String(), "issuer", s.cfg.Issuer)

@@ -25,6 +25,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/mint"
 	"github.com/brevet-dev/brevet/internal/passkey"
 	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/internal/safehttp"
 	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/internal/wait"
@@ -333,7 +334,7 @@ func (p *PeopleConfig) carrier() (*http.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ca_file: %w", err)
 	}
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}, nil
+	return &http.Client{Transport: quiet.New(&http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}})}, nil
 }
 
 // openBroker makes the broker, and starts its sweeper and the task that follows the catalogue.

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/openapi"
 )
 
@@ -27,14 +28,14 @@ func Ready(ctx context.Context, cfg Config) (openapi.Health, error) {
 	if err != nil {
 		return openapi.Health{}, err
 	}
-	caller := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	caller := &http.Client{Timeout: 5 * time.Second, Transport: quiet.New(&http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(host, port))
 		},
 		// The certificate is for the server's public name, or is an SVID without a host name. The call sends nothing
 		// secret, and only the health of this machine's own server depends on the response.
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}, //nolint:gosec // see above
-	}}
+	})}
 	defer caller.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+issuer.Host+"/readyz", nil)
 	if err != nil {

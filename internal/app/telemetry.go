@@ -50,6 +50,10 @@ func (s *service) openTraces(ctx context.Context) error {
 		trace.WithResource(resource.NewSchemaless(semconv.ServiceName("brevet"), semconv.ServiceVersion(s.Version))),
 	)
 	otel.SetTracerProvider(provider)
+	// The error would quote the collector's response.
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {
+		s.Log.WarnContext(ctx, "traces not sent: check that the collector at traces_endpoint answers and accepts them")
+	}))
 	s.onClose(func() {
 		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/export"
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/cenkalti/backoff/v5"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlplog/otlploghttp"
@@ -56,7 +57,10 @@ func checkURL(target string) error {
 
 // newClient returns a client that follows no redirect, because Go would send the header to the other host too.
 func newClient() *http.Client {
-	return &http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{
+		Transport: quiet.NewUsual(), Timeout: 30 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 func loopback(host string) bool { return host == "127.0.0.1" || host == "localhost" || host == "::1" }

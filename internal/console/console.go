@@ -32,6 +32,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/clientip"
 	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/internal/ratelimit"
 	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/go-chi/chi/v5"
@@ -45,7 +46,7 @@ type Config struct {
 	People       *people.Verifier
 	ClientID     string
 	ClientSecret secret.Text
-	// HTTPClient supplies the transport for calls to the provider. nil means the default transport.
+	// HTTPClient supplies the transport for calls to the provider. nil means one like http.DefaultTransport.
 	HTTPClient *http.Client
 	// InclusionProofs returns the proofs of records. LogKeys returns the public keys that verify the checkpoints of the log.
 	InclusionProofs InclusionProofs
@@ -222,7 +223,7 @@ func (c *Console) HTTP(tlsConfig *tls.Config) *http.Server {
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    32 << 10,
 		// Anybody can cause connection errors at will, so they must not fill the log.
-		ErrorLog: slog.NewLogLogger(c.cfg.Log.Handler(), slog.LevelDebug),
+		ErrorLog: quiet.ServerLog(c.cfg.Log),
 	}
 	srv.RegisterOnShutdown(func() { c.closing.Do(func() { close(c.closed) }) })
 	return srv

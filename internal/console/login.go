@@ -25,6 +25,7 @@ import (
 	"github.com/alexedwards/scs/v2"
 	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
 	"golang.org/x/sync/singleflight"
@@ -78,7 +79,10 @@ func newLogin(cfg Config, origin *url.URL) (*login, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Timeout: providerTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{
+		Transport: quiet.NewUsual(), Timeout: providerTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	if cfg.HTTPClient != nil {
 		client.Transport = cfg.HTTPClient.Transport
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/audit"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/devstack/local"
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/resourceserver"
@@ -203,9 +204,9 @@ func (s *story) verified(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	anyone := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	anyone := &http.Client{Timeout: 5 * time.Second, Transport: quiet.New(&http.Transport{
 		TLSClientConfig: tlsconfig.TLSClientConfig(s.stack.Issuer.Bundle(), tlsconfig.AuthorizeID(local.ID("brevet"))),
-	}}
+	})}
 	defer anyone.CloseIdleConnections()
 	call, err := http.NewRequestWithContext(ctx, http.MethodGet, local.Audience, nil)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 )
@@ -81,7 +83,7 @@ func NewProvider(cfg ProviderConfig) (*Provider, error) {
 		return nil, fmt.Errorf("starting the provider: %w", err)
 	}
 	p.issuer = "http://" + listener.Addr().String()
-	p.server = &http.Server{Handler: p.routes(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second}
+	p.server = &http.Server{Handler: p.routes(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, ErrorLog: quiet.ServerLog(slog.New(slog.DiscardHandler))}
 	go func() {
 		defer close(p.done)
 		_ = p.server.Serve(listener) // returns only after Close

@@ -12,6 +12,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/brevet-dev/brevet/internal/quiet"
 )
 
 const (
@@ -156,7 +158,7 @@ func AgreeToDevice(ctx context.Context, page, userCode, username string) error {
 		return err
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	client := &http.Client{Timeout: 10 * time.Second}
+	client := &http.Client{Transport: quiet.NewUsual(), Timeout: 10 * time.Second}
 	resp, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("opening the provider's page: %w", err)

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/brevet-dev/brevet/internal/quiet"
 )
 
 // vaultRun calls the API of one run of Vault. Another user's program may listen on the port before Vault starts or after
@@ -25,7 +27,7 @@ type vaultRun struct {
 // variables from the environment, but these calls must reach this Vault and no other.
 func (r vaultRun) client() *http.Client {
 	return &http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true, DialContext: r.dial},
+		Transport:     quiet.New(&http.Transport{DisableKeepAlives: true, DialContext: r.dial}),
 		Timeout:       20 * time.Second,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

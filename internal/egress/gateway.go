@@ -24,6 +24,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/internal/safehttp"
 )
 
@@ -88,7 +89,7 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, fmt.Errorf("making the authority: %w", err)
 	}
 	g := &Gateway{
-		cfg: cfg, below: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+		cfg: cfg, below: quiet.ServerLog(cfg.Log),
 		authority: &authority{self: self, now: cfg.Now, leaves: map[string]*tls.Certificate{}},
 		tunnels:   &handoff{conns: make(chan net.Conn), done: make(chan struct{})},
 	}
@@ -152,16 +153,16 @@ func (g *Gateway) Close(ctx context.Context) {
 
 // lines are the two transports to hosts. Calls over one have a connection to themselves (HTTP/1), and calls over many may share
 // one (HTTP/2).
-type lines struct{ one, many *http.Transport }
+type lines struct{ one, many *quiet.Transport }
 
 // lines returns transports that connect only to allowed addresses, over TLS, and through no other proxy. They request no
 // compression, so that responses can be searched for secrets.
 func (g *Gateway) lines() lines {
-	transport := func(http2 bool) *http.Transport {
+	transport := func(http2 bool) *quiet.Transport {
 		var protocols http.Protocols
 		protocols.SetHTTP1(true)
 		protocols.SetHTTP2(http2)
-		return &http.Transport{
+		return quiet.New(&http.Transport{
 			Protocols:              &protocols,
 			DialContext:            safehttp.NewDialer(g.cfg.AllowPrivate, g.cfg.Resolver).DialContext,
 			TLSClientConfig:        &tls.Config{RootCAs: g.cfg.Roots, MinVersion: tls.VersionTLS12},
@@ -173,14 +174,14 @@ func (g *Gateway) lines() lines {
 			MaxResponseHeaderBytes: maxHeaderBytes,
 			WriteBufferSize:        32 << 10,
 			ReadBufferSize:         32 << 10,
-		}
+		})
 	}
 	return lines{one: transport(false), many: transport(true)}
 }
 
 // by returns the transport for a call that arrived over the given major version of HTTP. The call leaves over the same version
 // if the host supports it: an HTTP/1 call is faster on its own connection.
-func (l lines) by(major int) *http.Transport {
+func (l lines) by(major int) *quiet.Transport {
 	if major >= 2 {
 		return l.many
 	}

@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +21,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/scopes"
 	"golang.org/x/net/http/httpguts"
@@ -316,7 +316,7 @@ func newKey() (key secret.Text, csr string, err error) {
 // even in the middle of a call. They refuse a host that requests no certificate: it would accept the call from anyone.
 func (g *Gateway) proving(h *held, cert *tls.Certificate) lines {
 	l := g.lines()
-	for _, t := range []*http.Transport{l.one, l.many} {
+	for _, t := range []*quiet.Transport{l.one, l.many} {
 		t.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, handshakeWithin)
 			defer cancel()

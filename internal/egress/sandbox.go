@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -248,7 +249,7 @@ func (d Endpoint) Check(ctx context.Context) error {
 		return errors.New("the address of the gateway is invalid") // err would quote the address
 	}
 	req.SetBasicAuth("brevet", d.Password.Reveal())
-	resp, err := (&http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswer}).RoundTrip(req) // uses no proxy, and follows no redirect
+	resp, err := quiet.New(&http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswer}).RoundTrip(req) // uses no proxy, and follows no redirect
 	var dialing *net.OpError
 	switch {
 	case errors.As(err, &dialing) && dialing.Op == "dial":

@@ -16,6 +16,7 @@ import (
 
 	"github.com/brevet-dev/brevet/attest"
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/internal/refusal"
 	. "github.com/brevet-dev/brevet/openapi"
 )
@@ -152,7 +153,7 @@ func (s *Server) HTTP(tlsConfig *tls.Config) *http.Server {
 			WriteByteTimeout:     10 * time.Second,
 		},
 		// Anybody can cause errors before there is a call, so they must not fill the log.
-		ErrorLog:  log.New(lowLog{s, slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug)}, "", 0),
+		ErrorLog:  log.New(lowLog{s, quiet.ServerLog(s.cfg.Log)}, "", 0),
 		ConnState: s.conns.note,
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
 			return context.WithValue(ctx, connectionStart{}, s.cfg.Now())

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/people"
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/internal/refusal"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/internal/secret"
@@ -39,7 +40,7 @@ type Provider struct {
 func (s *Store) Provider(ctx context.Context, issuer, clientID string) (*Provider, error) {
 	p := &Provider{issuer: issuer, now: s.Now, http: &http.Client{
 		Timeout:       providerTimeout,
-		Transport:     &http.Transport{Proxy: s.Proxy, TLSHandshakeTimeout: providerTimeout},
+		Transport:     quiet.New(&http.Transport{Proxy: s.Proxy, TLSHandshakeTimeout: providerTimeout}),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	var err error

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker"
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/go-jose/go-jose/v4"
 	strict "github.com/go-json-experiment/json"
 	"github.com/hashicorp/vault/api"
@@ -34,7 +35,7 @@ var (
 type Minter struct {
 	cfg         Config
 	wait        overlap
-	transport   *http.Transport
+	transport   *quiet.Transport
 	guarded     guard       // all clients send through it
 	client      *api.Client // holds the login
 	loginClient *api.Client // never holds a token: it logs in

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/hashicorp/vault/api"
 )
@@ -82,7 +83,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func newTransport(cfg Config) (*http.Transport, error) {
+func newTransport(cfg Config) (*quiet.Transport, error) {
 	trust := &tls.Config{MinVersion: tls.VersionTLS12}
 	if cfg.CAFile != "" {
 		pem, err := os.ReadFile(cfg.CAFile)
@@ -94,7 +95,7 @@ func newTransport(cfg Config) (*http.Transport, error) {
 			return nil, fmt.Errorf("%w: no certificate in the CA file of Vault", ErrConfig)
 		}
 	}
-	return &http.Transport{
+	return quiet.New(&http.Transport{
 		// No Proxy: the environment must not put a proxy between Brevet and Vault.
 		DialContext:            (&net.Dialer{Timeout: cfg.Timeout}).DialContext,
 		TLSClientConfig:        trust,
@@ -108,7 +109,7 @@ func newTransport(cfg Config) (*http.Transport, error) {
 		ForceAttemptHTTP2:      true,
 		// Without pings, the transport would keep using a dead HTTP/2 connection, and each call would time out.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: cfg.Timeout},
-	}, nil
+	}), nil
 }
 
 // newClient makes a Vault client that takes nothing from the environment and holds no token yet. Do not use the client's Clone

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/jws"
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/go-jose/go-jose/v4"
 )
@@ -66,10 +67,10 @@ func newKeys(cfg Config) *keys {
 	if transport == nil {
 		// This transport uses no proxy from the environment and keeps no connection. It does not decompress, so that the size
 		// limit applies to the bytes received.
-		transport = &http.Transport{
+		transport = quiet.New(&http.Transport{
 			TLSHandshakeTimeout: fetchTimeout, DisableKeepAlives: true, DisableCompression: true,
 			MaxResponseHeaderBytes: 64 << 10,
-		}
+		})
 	}
 	return &keys{issuer: cfg.Issuer, now: cfg.Now, client: &http.Client{
 		Timeout: fetchTimeout, Transport: capped{transport},

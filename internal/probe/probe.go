@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/client"
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
@@ -143,9 +144,9 @@ func newProber(cfg Config, source *workloadapi.X509Source) (*prober, error) {
 	}
 	p := &prober{
 		cfg: cfg, id: svid.ID, own: &tls.Certificate{PrivateKey: svid.PrivateKey}, trust: &tls.Config{MinVersion: tls.VersionTLS13},
-		console: &http.Client{CheckRedirect: followNothing, Transport: &http.Transport{
+		console: &http.Client{CheckRedirect: followNothing, Transport: quiet.New(&http.Transport{
 			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.ConsoleRoots}, DisableKeepAlives: true,
-		}},
+		})},
 	}
 	for _, cert := range svid.Certificates {
 		p.own.Certificate = append(p.own.Certificate, cert.Raw)
@@ -199,7 +200,7 @@ type answered struct {
 
 // send calls the broker over a new connection.
 func (p *prober) send(ctx context.Context, a attempt) (answered, error) {
-	transport := &http.Transport{TLSClientConfig: p.knows(a.as), DisableKeepAlives: true, ExpectContinueTimeout: callWithin / 2}
+	transport := quiet.New(&http.Transport{TLSClientConfig: p.knows(a.as), DisableKeepAlives: true, ExpectContinueTimeout: callWithin / 2})
 	defer transport.CloseIdleConnections()
 	return a.over(ctx, &http.Client{Transport: transport, CheckRedirect: followNothing}, p.cfg.Server.Scheme+"://"+p.cfg.Server.Host)
 }

@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
@@ -106,14 +107,14 @@ func New(t Target) (*Client, error) {
 	dialer.KeepAlive = -1
 	return &Client{t.URL.Reveal(), &http.Client{
 		Timeout: callTimeout,
-		Transport: &http.Transport{ // it uses no proxy from the environment
+		Transport: quiet.New(&http.Transport{ // it uses no proxy from the environment
 			DialContext:            dialer.DialContext,
 			TLSClientConfig:        &tls.Config{RootCAs: t.Roots, MinVersion: tls.VersionTLS12},
 			TLSHandshakeTimeout:    callTimeout,
 			DisableKeepAlives:      true,
 			DisableCompression:     true,
 			MaxResponseHeaderBytes: maxAnswer,
-		},
+		}),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }

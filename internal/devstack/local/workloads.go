@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/devstack"
+	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/resourceserver"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
@@ -47,9 +49,9 @@ func (s *Stack) ServeAPI(ctx context.Context) error {
 	s.closers = append(s.closers, source.Close)
 	guard, err := resourceserver.New(resourceserver.Config{
 		Issuer: s.URL, Audience: Audience, Origin: "https://" + localhost(s.api),
-		HTTPClient: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		HTTPClient: &http.Client{Timeout: 5 * time.Second, Transport: quiet.New(&http.Transport{
 			TLSClientConfig: tlsconfig.TLSClientConfig(source, tlsconfig.AuthorizeID(ID("brevet"))),
-		}},
+		})},
 	})
 	if err != nil {
 		return err
@@ -60,7 +62,10 @@ func (s *Stack) ServeAPI(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /repos/{owner}/{name}/issues", guard.Handler(http.HandlerFunc(listIssues)))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, TLSConfig: tlsconfig.TLSServerConfig(source)}
+	server := &http.Server{
+		Handler: mux, ReadHeaderTimeout: 5 * time.Second, TLSConfig: tlsconfig.TLSServerConfig(source),
+		ErrorLog: quiet.ServerLog(slog.New(slog.DiscardHandler)),
+	}
 	go func() { _ = server.ServeTLS(listener, "", "") }() // returns only after Close
 	s.closers = append(s.closers, server.Close)
 	return nil
