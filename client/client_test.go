@@ -363,7 +363,7 @@ func TestNewRefusesUnsafeBaseURLs(t *testing.T) {
 	}
 }
 
-// A program that uses the package keeps its own default logger, so net/http must not print what a server sends after its response.
+// T10: a program that uses the package keeps its own default logger, so net/http must not print what a server sends after its response.
 func TestNothingIsPrintedOfWhatFollowsAResponse(t *testing.T) {
 	const hidden = "hvs.CAESIJ-the-credential"
 	var printed syncedBuffer

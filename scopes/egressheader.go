@@ -68,7 +68,8 @@ var (
 	// connectionHeaders concern the connection. The gateway's HTTP proxy decides which of them it repeats.
 	connectionHeaders = setOfHeaders([]string{"accept-encoding", "connection", "content-length", "te", "upgrade"})
 
-	// removedHeaders are credentials, identities, and statements of proxies and connections.
+	// removedHeaders are credentials, identities, statements of proxies and connections, and what asks for a form of the response in
+	// which the gateway finds no secrets.
 	removedHeaders = setOfHeaders(strings.Fields(`
 		authorization proxy-* cookie cookie2 x-authorization x-serverless-authorization x-ms-authorization-* x-goog-iam-authorization-token
 		api-key apikey x-api-key x-apikey x-goog-api-key dd-api-key dd-application-key x-auth-key
@@ -79,16 +80,16 @@ var (
 		x-ms-client-principal x-ms-client-principal-* x-ms-token-aad-* x-goog-iap-jwt-assertion x-goog-authenticated-user-* cf-access-*
 		forwarded x-forwarded x-forwarded-* x-original-* x-rewrite-* x-real-ip x-client-ip true-client-ip cf-connecting-ip x-cluster-client-ip
 		x-host x-http-host-override proxy via max-forwards cdn-loop early-data host keep-alive trailer transfer-encoding http2-settings
-		baggage grpc-accept-encoding connect-accept-encoding`))
+		baggage accept-charset grpc-accept-encoding connect-accept-encoding`))
 
 	// harmlessHeaders do not change what a call does, to what, or for whom. They are forwarded without being named.
 	harmlessHeaders = setOfHeaders(strings.Fields(`
-		accept accept-charset accept-language user-agent dnt sec-gpc priority save-data upgrade-insecure-requests cache-control pragma date
+		accept accept-language user-agent dnt sec-gpc priority save-data upgrade-insecure-requests cache-control pragma date
 		content-type content-encoding content-language content-disposition content-md5 content-digest repr-digest digest
 		want-content-digest want-repr-digest want-digest expect
 		if-match if-none-match if-modified-since if-unmodified-since if-range range content-range
 		origin referer sec-fetch-* sec-ch-ua sec-ch-ua-* x-requested-with x-atlassian-token kbn-xsrf
-		sec-websocket-key sec-websocket-version sec-websocket-protocol sec-websocket-extensions last-event-id
+		sec-websocket-key sec-websocket-version sec-websocket-extensions last-event-id
 		traceparent tracestate b3 x-b3-* uber-trace-id x-cloud-trace-context x-amzn-trace-id sentry-trace elastic-apm-traceparent
 		x-datadog-trace-id x-datadog-parent-id x-datadog-sampling-priority x-datadog-origin x-datadog-tags
 		x-request-id request-id x-correlation-id correlation-id x-client-request-id client-request-id x-opaque-id

@@ -194,9 +194,9 @@ type rule struct {
 
 // VaultPolicies returns the policies that must exist in Vault before this catalogue is used, sorted by name.
 //
-// Most credentials are requested with a token that never leaves the broker, so one policy per scope is enough: where a
-// parameter is part of a path, the policy allows any one segment. A credential of kind vault-token is itself handed out,
-// so its policies are exact: one for each combination of values.
+// Most credentials are requested with a token that never leaves the broker, so one policy per scope is enough. It has the path of
+// each combination of values. Where a parameter of type string is part of a path, or there are too many combinations, the policy
+// allows any one segment. A credential of kind vault-token is itself handed out, so its policies are exact: one for each combination.
 func (c *Catalogue) VaultPolicies() []VaultPolicy {
 	var out []VaultPolicy
 	for _, name := range c.names {
@@ -204,7 +204,7 @@ func (c *Catalogue) VaultPolicies() []VaultPolicy {
 		switch d.scope.Credential.Kind {
 		case KindJWT, KindNone:
 		case KindVaultToken:
-			for _, params := range d.combinations() {
+			for _, params := range d.combinations(d.recipe.ruleParams()) {
 				// Load has already rendered every combination.
 				if p, bad := d.recipe.tokenPolicy(name, params); bad == nil {
 					out = append(out, p)
@@ -254,13 +254,22 @@ func newVaultPolicy(scope string, allowed map[string][]string) VaultPolicy {
 	return VaultPolicy{Name: PolicyPrefix + scope + "." + hex.EncodeToString(sum[:4]), Text: text.String()}
 }
 
-// wrapperPolicy allows what the token that requests the credential needs: one path. It has + in place of each segment that
-// contains a parameter, because Vault has no pattern for part of a segment.
+// wrapperPolicy allows what the token that requests the credential needs: the paths of the scope. If their values cannot be listed, it
+// has + in place of each segment that contains a parameter, because Vault has no pattern for part of a segment.
 func (d *definition) wrapperPolicy() VaultPolicy {
 	may := []string{"read"}
 	if c := d.scope.Credential; c.Kind == KindPKI || c.Kind == KindSSH || c.Kind == KindGitHub || c.Method == MethodWrite {
 		// Vault requires create if an engine can tell that nothing exists at the path yet.
 		may = []string{"create", "update"}
+	}
+	if d.countable(d.recipe.path.names) {
+		allowed := map[string][]string{}
+		for _, params := range d.combinations(d.recipe.path.names) {
+			if path, bad := d.recipe.path.render(params); bad == nil { // else no request has this combination
+				allowed[path] = may
+			}
+		}
+		return newVaultPolicy(d.scope.Name, allowed)
 	}
 	segments := strings.Split(strings.Join(d.recipe.path.literals, "{}"), "/")
 	for i, segment := range segments {
@@ -296,11 +305,21 @@ func (r recipe) ruleParams() []string {
 	return slices.Compact(names)
 }
 
-// combinations returns every combination of values of the parameters in the rules. Load has checked that there are not too
-// many.
-func (d *definition) combinations() []map[string]any {
+// countable reports whether each of the parameters has a list of values, and there are not too many combinations.
+func (d *definition) countable(names []string) bool {
+	count := 1
+	for _, name := range names {
+		if count *= len(d.scope.Params[name].all()); count == 0 || count > maxTokenPolicies {
+			return false
+		}
+	}
+	return true
+}
+
+// combinations returns every combination of values of the parameters. There must not be too many.
+func (d *definition) combinations(names []string) []map[string]any {
 	out := []map[string]any{{}}
-	for _, name := range d.recipe.ruleParams() {
+	for _, name := range names {
 		var longer []map[string]any
 		for _, chosen := range out {
 			for _, value := range d.scope.Params[name].all() {
@@ -344,7 +363,7 @@ func (r *reader) checkTokenPolicies(n *yaml.Node, d *definition) {
 		}
 	}
 	texts := map[string]string{}
-	for _, params := range d.combinations() {
+	for _, params := range d.combinations(d.recipe.ruleParams()) {
 		p, bad := d.recipe.tokenPolicy(d.scope.Name, params)
 		if bad != nil {
 			r.at(n, "credential.policy: %v", bad)

@@ -226,7 +226,7 @@ func (w *world) webSocket(t *testing.T) io.Reader {
 	t.Helper()
 	conn := w.tunnel(t, w.host.name())
 	_, _ = io.WriteString(conn, "GET /key/socket HTTP/1.1\r\nHost: "+w.host.name()+"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
-		"Origin: https://agent.test\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: chat\r\n"+
+		"Origin: https://agent.test\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"+
 		"Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n")
 	reader := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(reader, nil)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net/http"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/secret"
@@ -23,7 +22,7 @@ func Masked(body io.Reader, secrets ...string) io.Reader {
 	for _, one := range secrets {
 		texts = append(texts, secret.New(one))
 	}
-	return newMask(texts).body(io.NopCloser(body), -1, func() http.Header { return nil })
+	return newMask(texts).body(io.NopCloser(body), -1, func() {})
 }
 
 // HasAllRoom reports whether no body of the sandbox that is read whole takes room now.

@@ -3,6 +3,7 @@ package egress_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html"
 	"io"
@@ -86,6 +87,73 @@ func TestInformationalResponsesAndTrailersAreMasked(t *testing.T) {
 	text, err := io.ReadAll(conn)
 	if err != nil || !bytes.Contains(text, []byte("X-Late: ***")) || bytes.Contains(text, []byte(canary)) || bytes.Contains(text, []byte(" 103 ")) {
 		t.Errorf("got %q, %v, want one answer without the key", text, err)
+	}
+}
+
+// T12: a host cannot send a key back in the name of a field, nor a cookie in a trailer.
+func TestNamesAndTrailersCarryNothing(t *testing.T) {
+	w := newWorld(t)
+	w.host.mux.HandleFunc("/key/named", func(rw http.ResponseWriter, r *http.Request) {
+		key := r.Header.Get("X-Key")
+		rw.Header()[key] = []string{"a"}
+		rw.Header()["x-"+strings.ToLower(key)+"-y"] = []string{"a"}
+		rw.Header().Add("Trailer", "X-Announced, Set-Cookie, X-"+key)
+		_, _ = io.WriteString(rw, "served")
+		_ = http.NewResponseController(rw).Flush()
+		rw.Header().Set("X-Announced", "b")
+		rw.Header().Set("Set-Cookie", "session=of-the-host")
+		rw.Header().Set("X-"+key, "b")
+		rw.Header()[http.TrailerPrefix+"Y-"+key] = []string{"b"}
+		rw.Header().Set(http.TrailerPrefix+"Set-Cookie2", "session=of-the-host")
+	})
+	for _, version := range []string{"h2", "http/1.1"} { // of the connection to the gateway, and so of that to the host
+		answer := rawAnswer(t, w, version, "/key/named")
+		if text := strings.ToLower(answer); !strings.Contains(text, "x-announced") || strings.Contains(text, strings.ToLower(canary)) || strings.Contains(text, "of-the-host") || strings.Contains(text, "cookie") {
+			t.Errorf("%s: got %s", version, answer)
+		}
+	}
+}
+
+// rawAnswer returns the fields, the trailers and the body of a response.
+func rawAnswer(t *testing.T, w *world, version, path string) string {
+	t.Helper()
+	client := w.proxied(t)
+	transport := client.Transport.(*http.Transport)
+	transport.ForceAttemptHTTP2, transport.TLSClientConfig.NextProtos = version == "h2", []string{version}
+	resp, err := client.Do(request(t, "GET", w.url(path), nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%s %v %v %s", resp.Proto, resp.Header, resp.Trailer, body)
+}
+
+// T12: a call with the credential of a rule carries no other one in its query or as a subprotocol, and asks for no response in another
+// charset.
+func TestOwnCredentialsInQueriesAreRefused(t *testing.T) {
+	w := newWorld(t)
+	for _, query := range []string{"access_token=mine", "a=1&api%5Fkey=mine", "X-Amz-Signature=mine", "token=mine"} {
+		answer := call(t, w.proxied(t), request(t, "GET", w.url("/key/echo?"+query), nil))
+		if code, why := answer.problem(); answer.status != 403 || code != "egress_query" || strings.Contains(why, "mine") || len(w.host.taken()) > 0 {
+			t.Errorf("%s: got %d %s", query, answer.status, answer.text)
+		}
+	}
+	if answer := call(t, w.proxied(t), request(t, "GET", w.url("/key/echo?page_token=2"), nil)); answer.status != 200 {
+		t.Errorf("got %d %s", answer.status, answer.text)
+	}
+	upgrade := "GET /key/socket HTTP/1.1\r\nHost: " + w.host.name() + "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
+		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: openai-insecure-api-key.mine\r\n\r\n"
+	w.host.taken()
+	if answer := say(t, w.tunnel(t, w.host.name()), upgrade); answer.status != 403 || !strings.Contains(answer.text, "sec-websocket-protocol") || len(w.host.taken()) > 0 {
+		t.Errorf("got %d %s", answer.status, answer.text)
+	}
+	charset := "GET /key/echo HTTP/1.1\r\nHost: " + w.host.name() + "\r\nAccept-Charset: utf-16\r\n\r\n"
+	answer := say(t, w.tunnel(t, w.host.name()), charset)
+	if seen := w.host.taken(); answer.status != 200 || len(seen) != 1 || seen[0].Header.Get("Accept-Charset") != "" {
+		t.Errorf("got %d %s", answer.status, answer.text)
 	}
 }
 

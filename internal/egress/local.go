@@ -47,16 +47,18 @@ func (g *Gateway) ListenUnix(path string, access private.Access) (_ *Local, err 
 	if err := os.MkdirAll(at.Databases, mode); err != nil {
 		return nil, fmt.Errorf("creating the socket's folder: %w", err)
 	}
-	if err := g.WriteCA(at.CA); err != nil {
+	// A gateway that runs with the folder has this socket, and its sandbox needs its certificate. So nothing is replaced before the
+	// socket is open. The other socket comes last: who waits for it finds the certificate.
+	databases, err := private.ListenFor(filepath.Join(at.Databases, databaseSocket), access)
+	if err != nil {
 		return nil, err
+	}
+	if err := g.WriteCA(at.CA); err != nil {
+		return nil, errors.Join(err, databases.Close())
 	}
 	proxy, err := private.ListenFor(path, access)
 	if err != nil {
-		return nil, err
-	}
-	databases, err := private.ListenFor(filepath.Join(at.Databases, databaseSocket), access)
-	if err != nil {
-		return nil, errors.Join(err, proxy.Close())
+		return nil, errors.Join(err, databases.Close())
 	}
 	return g.Alone(at, proxy, databases), nil
 }
@@ -68,10 +70,13 @@ func SocketEndpoint(path string) Endpoint {
 	return Endpoint{CA: filepath.Join(dir, caFile), Databases: dir}
 }
 
-// WriteCA writes the certificate of the gateway's authority to a file that every user may read.
+// WriteCA writes the certificate of the gateway's authority to a file that every user may read, if nobody else can replace it.
 func (g *Gateway) WriteCA(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("creating the gateway's folder: %w", err)
+	}
+	if err := private.CheckFolderOf(path); err != nil {
+		return fmt.Errorf("writing the certificate of the gateway's authority: %w", err)
 	}
 	if err := secret.WritePublicFile(path, string(g.CA())); err != nil {
 		return fmt.Errorf("writing the certificate of the gateway's authority: %w", err)
@@ -95,14 +100,15 @@ func (g *Gateway) Listen(ctx context.Context, address, dir string) (_ *Local, er
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("creating the gateway's folder: %w", err)
 	}
-	for name, text := range map[string]string{caFile: string(g.CA()), addressFile: at.Address, passwordFile: at.Password.Reveal()} {
-		if err := secret.WriteFile(filepath.Join(dir, name), text); err != nil {
-			return nil, fmt.Errorf("writing the gateway's files: %w", err)
-		}
-	}
-	databases, err := private.Listen(filepath.Join(dir, databaseSocket))
+	// A gateway that runs with the folder has this socket, and its files must stay.
+	databases, err := private.ListenFor(filepath.Join(dir, databaseSocket), private.Access{})
 	if err != nil {
 		return nil, err
+	}
+	for name, text := range map[string]string{caFile: string(g.CA()), addressFile: at.Address, passwordFile: at.Password.Reveal()} {
+		if err := secret.WriteFile(filepath.Join(dir, name), text); err != nil {
+			return nil, errors.Join(fmt.Errorf("writing the gateway's files: %w", err), databases.Close())
+		}
 	}
 	return &Local{at, g, proxy, databases}, nil
 }

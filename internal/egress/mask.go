@@ -22,7 +22,7 @@ const (
 )
 
 // mask replaces secrets in responses by their value. The replacement has the same length, so an announced length stays right.
-type mask struct{ secrets, stars []string }
+type mask struct{ secrets, stars, lower []string }
 
 // spellings returns the forms in which hosts echo a secret: as it is, and escaped for URLs (such as in the Location of a
 // redirect), for JSON, and for HTML.
@@ -71,7 +71,7 @@ func newMask(texts []secret.Text) mask {
 	var m mask
 	for _, text := range texts {
 		if s := text.Reveal(); len(s) >= shortest {
-			m.secrets, m.stars = append(m.secrets, s), append(m.stars, strings.Repeat("*", len(s)))
+			m.secrets, m.stars, m.lower = append(m.secrets, s), append(m.stars, strings.Repeat("*", len(s))), append(m.lower, strings.ToLower(s))
 		}
 	}
 	return m
@@ -84,31 +84,50 @@ func (m mask) text(s string) string {
 	return s
 }
 
+// header masks the values of fields, and removes the fields that have a secret as a part of their name. Names have no case.
 func (m mask) header(h http.Header) {
-	for _, values := range h {
+	for name, values := range h {
+		folded := strings.ToLower(name)
+		if slices.ContainsFunc(m.lower, func(one string) bool { return strings.Contains(folded, one) }) {
+			delete(h, name)
+			continue
+		}
 		for i, value := range values {
 			values[i] = m.text(value)
 		}
 	}
 }
 
-// body returns a reader of b with the secrets masked. Once b is read, it masks the trailers too. length is -1 if unknown.
-func (m mask) body(b io.ReadCloser, length int64, trailer func() http.Header) io.ReadCloser {
+// body returns a reader of b with the secrets masked, which calls ended once b is read. length is -1 if unknown.
+func (m mask) body(b io.ReadCloser, length int64, ended func()) io.ReadCloser {
 	if len(m.secrets) == 0 {
-		return b
+		return &plainBody{b, ended}
 	}
 	atOnce := maskAtOnce
 	if length >= 0 && length < maskAtOnce {
 		atOnce = int(length) + 1 // one more byte, to read EOF
 	}
-	return &maskedBody{ReadCloser: b, mask: m, atOnce: atOnce, trailer: trailer}
+	return &maskedBody{ReadCloser: b, mask: m, atOnce: atOnce, ended: ended}
+}
+
+type plainBody struct {
+	io.ReadCloser
+	ended func()
+}
+
+func (b *plainBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.ended()
+	}
+	return n, err
 }
 
 type maskedBody struct {
 	io.ReadCloser
-	mask    mask
-	atOnce  int // how many bytes of the body are read at once
-	trailer func() http.Header
+	mask   mask
+	atOnce int // how many bytes of the body are read at once
+	ended  func()
 
 	room  []byte // the buffer that holds chunk
 	chunk []byte // bytes that are read and not yet returned
@@ -152,7 +171,7 @@ func (b *maskedBody) fill() {
 	}
 	if b.clean = len(b.chunk) - begun; err != nil {
 		b.clean = len(b.chunk)
-		b.mask.header(b.trailer())
+		b.ended()
 	}
 }
 

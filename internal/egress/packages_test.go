@@ -69,7 +69,11 @@ var ecosystems = []struct {
 		},
 		again:   "GOPATH=$PWD/fourth go mod download",
 		refused: []refusedCommand{{"GOPROXY=direct go get elsewhere.test/a", "method=GET host=elsewhere.test", "403 Forbidden"}},
-		closed:  []string{"PUT proxy.golang.org/example.net/acme/words/@v/v1.0.3.zip", "POST sum.golang.org/lookup/a@v1.0.0", "GET sum.golang.org/elsewhere"},
+		closed: []string{
+			"GET proxy.golang.org/elsewhere.test/what-it-knows/@v/list", "GET proxy.golang.org/elsewhere.test/a/@latest", "GET proxy.golang.org/example.net.elsewhere.test/a/@v/list",
+			"GET proxy.golang.org/sumdb/sum.golang.org/lookup/elsewhere.test/a@v1.0.0", "GET sum.golang.org/lookup/elsewhere.test/a@v1.0.0", "GET proxy.golang.org/cached-only/elsewhere.test/a/@v/list",
+			"PUT proxy.golang.org/example.net/acme/words/@v/v1.0.3.zip", "POST sum.golang.org/lookup/a@v1.0.0", "GET sum.golang.org/elsewhere",
+		},
 	},
 }
 
@@ -95,6 +99,7 @@ func newPackageWorld(t *testing.T) packageWorld {
 	for _, host := range registries.Hosts {
 		text = strings.ReplaceAll(text, "["+host+"]", "['"+at.At(host)+"']")
 	}
+	text = strings.ReplaceAll(text, "/github.com/", "/example.net/") // the host of the test's modules
 	w := packageWorld{newWorld(t, text), at}
 	w.trusted = at.Authority
 	w.open(t)

@@ -113,7 +113,16 @@ func (p *passage) prepare(r *http.Request) error {
 	if !p.sandbox.pace.allows(origin(p.target.Host), p.began) {
 		return &refusal{code: codeTooMany, scopes: []string{p.match.scope.Name}, after: time.Second}
 	}
-	if send := p.match.route.Send; send.As == scopes.SendAWS {
+	send := p.match.route.Send
+	if p.match.scope.Credential != scopes.KindNone {
+		if key := send.CredentialIn(p.target.RawQuery); key != "" {
+			return &refusal{
+				code: codeQuery, scopes: []string{p.match.scope.Name},
+				explanation: "the query has the key " + key + ", which usually carries a credential; the gateway adds the credential of the rule, so send the call without the key",
+			}
+		}
+	}
+	if send.As == scopes.SendAWS {
 		if err := signable(r, send.Service); err != nil {
 			return err
 		}
@@ -168,12 +177,16 @@ func (p *passage) rewrite(out *http.Request) {
 
 // clean removes credentials from a response: those that were sent, and those that the host issues.
 func (p *passage) clean(resp *http.Response) error {
-	for _, name := range []string{"Set-Cookie", "Set-Cookie2", "Alt-Svc"} {
-		resp.Header.Del(name)
+	fields := func(h http.Header) {
+		for _, name := range []string{"Set-Cookie", "Set-Cookie2", "Alt-Svc"} {
+			h.Del(name)
+		}
+		p.mask.header(h)
 	}
-	p.mask.header(resp.Header)
+	fields(resp.Header)
+	fields(resp.Trailer) // the announced names
 	if resp.StatusCode != http.StatusSwitchingProtocols {
-		resp.Body = p.mask.body(resp.Body, resp.ContentLength, func() http.Header { return resp.Trailer })
+		resp.Body = p.mask.body(resp.Body, resp.ContentLength, func() { fields(resp.Trailer) })
 	}
 	return nil
 }

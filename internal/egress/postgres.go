@@ -128,7 +128,7 @@ func (s *session) start(ctx context.Context) (*pgproto3.StartupMessage, error) {
 		case *pgproto3.StartupMessage:
 			return m, nil
 		case *pgproto3.CancelRequest:
-			s.sandbox.cancels.run(ctx, cancelKey{m.ProcessID, string(m.SecretKey)})
+			s.cancel(ctx, cancelKey{m.ProcessID, string(m.SecretKey)})
 			return nil, nil //nolint:nilnil // there is no answer to it
 		default:
 			if _, err := s.client.Write([]byte{'N'}); err != nil {
@@ -168,7 +168,7 @@ func (s *session) open(ctx context.Context, start *pgproto3.StartupMessage) erro
 	s.held.count(s.began) // one use, however many tries it took
 	defer done()
 	defer func() { _ = upstream.Conn.Close() }()
-	key, forget := s.sandbox.cancels.add(upstream)
+	key, forget := s.sandbox.cancels.add(upstream, s.host)
 	defer forget()
 	if err := s.welcome(start, upstream, key); err != nil {
 		return nil // the client has left
@@ -331,22 +331,27 @@ type cancelKey struct {
 // cancels are the sessions of one sandbox in which a client can cancel a query.
 type cancels struct {
 	mu  sync.Mutex
-	all map[cancelKey]*pgconn.PgConn
+	all map[cancelKey]canceller
+}
+
+// canceller cancels the query of one session, over a new connection to the host.
+type canceller struct {
+	*pgconn.PgConn
+	host string
 }
 
 // add registers a session and returns its cancel key. The key is valid until the caller calls forget.
-func (c *cancels) add(upstream *pgconn.HijackedConn) (key cancelKey, forget func()) {
+func (c *cancels) add(upstream *pgconn.HijackedConn, host string) (key cancelKey, forget func()) {
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // crypto/rand never fails
 	key = cancelKey{binary.BigEndian.Uint32(random), string(random[4:])}
-	// This PgConn only cancels, and opens a new connection to do so.
-	canceller, err := pgconn.Construct(upstream)
+	conn, err := pgconn.Construct(upstream)
 	if err != nil {
 		return key, func() {}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.all[key] = canceller
+	c.all[key] = canceller{conn, host}
 	return key, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -354,15 +359,21 @@ func (c *cancels) add(upstream *pgconn.HijackedConn) (key cancelKey, forget func
 	}
 }
 
-// run cancels the query that runs in a session. It returns nothing, so the client can't learn whether the session exists.
-func (c *cancels) run(ctx context.Context, key cancelKey) {
+// cancel cancels the query that runs in a session. It returns nothing, so the client can't learn whether the session exists. Each one
+// connects to the host, so the limit of connections to the host holds for both.
+func (s *session) cancel(ctx context.Context, key cancelKey) {
+	c := &s.sandbox.cancels
 	c.mu.Lock()
-	canceller := c.all[key]
+	to, known := c.all[key]
 	c.mu.Unlock()
-	if canceller == nil {
+	if !known {
+		return
+	}
+	if !s.sandbox.pace.allows(to.host, s.began) {
+		s.sandbox.recorder.refused(to.host, methodPostgres, &refusal{code: codeTooMany})
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
-	_ = canceller.CancelRequest(ctx)
+	_ = to.CancelRequest(ctx)
 }

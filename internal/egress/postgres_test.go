@@ -108,6 +108,40 @@ SELECT 'again';`)
 	w.wantLog(t, `msg="egress session"`, "scope=host.login.use", "database=target", "issuance=")
 }
 
+// T12: a cancel counts as the connection to the database that it is. One too many is dropped, and the query goes on.
+func TestCancelsArePaced(t *testing.T) {
+	w := newWorld(t)
+	now := time.Now()
+	w.perSecond, w.now = 1, func() time.Time { return now } // so that exactly 2 connections pass
+	w.open(t)
+	conn, err := connect(t, "host="+w.database(t)+" dbname=target user=a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.PgConn().CancelRequest(t.Context()); err != nil { // the second connection
+		t.Fatal(err)
+	}
+	_ = conn.Ping(t.Context()) // the cancel may meet it
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(t.Context(), "SELECT pg_sleep(2)")
+		ended <- err
+	}()
+	for sent := 0; ; sent++ {
+		select {
+		case err := <-ended:
+			if err != nil || sent < 10 {
+				t.Errorf("got %v after %d cancels, want the query to end by itself", err, sent)
+			}
+			return
+		default:
+			if err := conn.PgConn().CancelRequest(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // When the task ends, its sessions are closed within a second, and no new one opens.
 func TestDatabaseSessionsCloseWhenTheTaskEnds(t *testing.T) {
 	w := newWorld(t)

@@ -35,6 +35,7 @@ const (
 	codeEnded       openapi.ProblemCode = "egress_ended"
 	codeSigned      openapi.ProblemCode = "egress_signed"
 	codeExchange    openapi.ProblemCode = "egress_exchange"
+	codeQuery       openapi.ProblemCode = "egress_query"
 )
 
 // words holds the status, title and detail of each code.
@@ -57,6 +58,7 @@ var words = map[openapi.ProblemCode]struct {
 	codeUpstream:    {http.StatusBadGateway, "No response from the host", "The gateway received no response from the host, or none that it can pass on. The member 'explanation' names the cause if the gateway knows it."},
 	codeEnded:       {http.StatusForbidden, "Credential ended", "The task ended, or the credential was revoked or expired, during the call."},
 	codeExchange:    {http.StatusBadGateway, "No exchange of the token", "The call needs what another system gives for a token of Brevet, and the gateway got nothing there that it can use. The call was not sent. The member 'explanation' names the system and the kind of error; the log of the gateway has the rest."},
+	codeQuery:       {http.StatusForbidden, "Credential in the query", "The query of the call has a key that usually carries a credential, and the gateway adds the only credential of a call. The call was not sent. The member 'explanation' names the key."},
 	codeSigned:      {http.StatusBadRequest, "Call signed by the sandbox", "The sandbox itself signed a part of the call, and the gateway cannot replace that signature. The call was not sent. The member 'explanation' says what to change."},
 }
 

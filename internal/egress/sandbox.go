@@ -22,7 +22,6 @@ import (
 	"github.com/brevet-dev/brevet/internal/quiet"
 	"github.com/brevet-dev/brevet/internal/secret"
 	"github.com/brevet-dev/brevet/openapi"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"golang.org/x/sync/semaphore"
@@ -72,7 +71,7 @@ func (g *Gateway) Sandbox(cfg SandboxConfig) (*Sandbox, error) {
 		},
 		pace: &pace{limit: rate.Limit(g.cfg.CallsPerSecond), burst: 2 * g.cfg.CallsPerSecond, of: map[string]*rate.Limiter{}},
 		// Sandboxes share no connections, so nothing that one leaves on a connection reaches another.
-		lines: g.lines(), bodies: semaphore.NewWeighted(maxSignedAtOnce), cancels: cancels{all: map[cancelKey]*pgconn.PgConn{}},
+		lines: g.lines(), bodies: semaphore.NewWeighted(maxSignedAtOnce), cancels: cancels{all: map[cancelKey]canceller{}},
 	}
 	report := func(ctx context.Context, report openapi.CallReport) error {
 		_, err := cfg.Broker.ReportCalls(ctx, cfg.Task, report)

@@ -230,6 +230,30 @@ type Access struct {
 	Owner, Group int
 }
 
+// CheckFolderOf returns an error if another user can write to the folder of a file, or put another folder in its place.
+func CheckFolderOf(path string) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	safe, err := trustedThroughLinks(path)
+	if err != nil {
+		return err
+	}
+	if !safe || !Trusted(info) {
+		return fmt.Errorf("other users can change %s: use a folder of your own", filepath.Dir(path))
+	}
+	return nil
+}
+
 // ListenFor is Listen for a socket that others may connect to. No other user may be able to write to its folder or to replace it: they
 // could put a link in place of the socket, whose target would then be theirs. Whoever uses the socket may be able to write to the folder
 // all the same, as root of a container is, so ListenFor follows no link.
@@ -238,20 +262,8 @@ func ListenFor(path string, access Access) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
-	if err != nil {
+	if err := CheckFolderOf(path); err != nil {
 		return nil, err
-	}
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return nil, err
-	}
-	safe, err := trustedThroughLinks(path)
-	if err != nil {
-		return nil, err
-	}
-	if !safe || !Trusted(info) {
-		return nil, fmt.Errorf("other users can change %s: use a folder of your own for a socket of others", filepath.Dir(path))
 	}
 	l, err := Listen(path)
 	if err != nil {

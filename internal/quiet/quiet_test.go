@@ -41,7 +41,7 @@ func respond(t *testing.T, text string) (address string) {
 	return "http://" + listener.Addr().String()
 }
 
-// I9: whatever a server sends instead of a response, no error quotes the text.
+// I9 and T10: whatever a server sends instead of a response, no error quotes the text.
 func TestErrorsQuoteNoResponse(t *testing.T) {
 	for name, text := range map[string]string{
 		"no HTTP":              "SECRET\r\n\r\n",
@@ -115,7 +115,7 @@ func TestErrorsOfTheNetworkAreKept(t *testing.T) {
 	}
 }
 
-// I9: the log of a server has neither the values of panics nor the bytes of calls.
+// I9 and T10: the log of a server has neither the values of panics nor the bytes of calls.
 func TestServersLogNoCalls(t *testing.T) {
 	var logged bytes.Buffer
 	log := quiet.ServerLog(slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelDebug})))

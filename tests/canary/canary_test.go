@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"io"
 	"io/fs"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -26,6 +27,8 @@ func TestCanaries(t *testing.T) {
 	traces := &testkit.Buffer{}
 	flush := export(t, traces)
 	w := &world{secrets: map[string]string{}, gate: gate{tokens: map[string]string{}}}
+	log.SetOutput(&w.printed)
+	t.Cleanup(func() { log.SetOutput(os.Stderr) })
 	logAll(t)
 	watched := options
 	watched.VaultVia = func(addr string) string { return w.gate.open(t, addr) }
@@ -97,6 +100,7 @@ func (w *world) plant(t *testing.T, marker string) {
 	_, _ = io.WriteString(w.Log, text)
 	_, _ = io.WriteString(&w.answers, text)
 	_, _ = io.WriteString(&w.told, text)
+	log.Print(text)
 	appendTo(t, text)
 	_, span := otel.Tracer("planted").Start(t.Context(), "planted")
 	span.SetAttributes(attribute.String("planted", text))
@@ -138,6 +142,7 @@ func (w *world) places(t *testing.T, traces *testkit.Buffer) map[string]func(*te
 		"log of the broker":     said(w.Log, "call answered"),
 		"answers with an error": said(&w.answers, "application/problem+json"),
 		"webhooks":              said(&w.told, "gated.login"),
+		"log of libraries":      said(&w.printed, "-"), // the planted text
 		"traces":                said(traces, "POST /v1/tokens"),
 		"metrics":               w.metrics,
 		"files of Postgres":     tree(filepath.Join(folder, "postgres"), func(path string) bool { return !strings.Contains(path, "pg_wal") }),

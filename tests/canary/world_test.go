@@ -87,7 +87,9 @@ type world struct {
 	answers testkit.Buffer
 	// told holds what webhooks received.
 	told testkit.Buffer
-	gate gate
+	// printed holds what libraries write to the default logger of package log.
+	printed testkit.Buffer
+	gate    gate
 }
 
 // work makes the broker create and receive secrets of every kind.

@@ -63,6 +63,12 @@ var threats = []Mutant{
 		Package: "internal/mint", Test: "^TestVaultPolicyAllowsNothingElse$",
 	},
 	{
+		Claim: "T4", Breaks: "lets a token that is shared make logins of every role",
+		File: "scopes/grant.go",
+		Old:  "if d.countable(d.recipe.path.names) {", New: "if len(d.recipe.path.names) == 0 {",
+		Package: "scopes", Test: "^TestVaultPolicies$",
+	},
+	{
 		Claim: "T4", Breaks: "may make Vault tokens of every role",
 		File: "internal/mint/policy.hcl",
 		Old:  "path \"auth/token/create/{{token_role}}\" {", New: "path \"auth/token/create/*\" {",
@@ -148,6 +154,24 @@ var threats = []Mutant{
 		Old:     "func (Text) MarshalText() ([]byte, error) { return []byte(redacted), nil }",
 		New:     "func (t Text) MarshalText() ([]byte, error) { return []byte(t.Reveal()), nil }",
 		Package: "internal/secret", Test: "^TestSecretIsNeverPrinted$",
+	},
+	{
+		Claim: "T10", Breaks: "quotes in errors what a server sends",
+		File: "internal/quiet/quiet.go",
+		Old:  "e.text = \"the call broke off: the response is not valid HTTP, or the request could not be sent as a whole\"", New: "e.text = err.Error()",
+		Package: "internal/quiet", Test: "^TestErrorsQuoteNoResponse$",
+	},
+	{
+		Claim: "T10", Breaks: "logs what net/http quotes of calls",
+		File: "internal/quiet/server.go",
+		Old:  "if strings.HasPrefix(text, beginning) {", New: "if beginning != \"\" {",
+		Package: "internal/quiet", Test: "^TestServersLogNoCalls$",
+	},
+	{
+		Claim: "T10", Breaks: "prints what a server sends after a response to a client of the SDK",
+		File: "client/client.go",
+		Old:  "MaxIdleConnsPerHost: -1,", New: "MaxIdleConnsPerHost: 1,",
+		Package: "client", Test: "^TestNothingIsPrintedOfWhatFollowsAResponse$",
 	},
 	{
 		Claim: "T11", Breaks: "lets many sandboxes of one trust domain take all places",
@@ -240,5 +264,41 @@ var threats = []Mutant{
 		File: "internal/egress/entrance.go",
 		Old:  "if v.leave == nil || v.sandbox == sandbox {", New: "if v.leave != nil || v.sandbox == sandbox {",
 		Package: "internal/egress", Test: "^TestConnectionsAreSharedFairly$",
+	},
+	{
+		Claim: "T12", Breaks: "passes a credential of the sandbox in a query",
+		File: "internal/egress/pass.go",
+		Old:  "if p.match.scope.Credential != scopes.KindNone {", New: "if p.match.scope.Credential == scopes.KindNone {",
+		Package: "internal/egress", Test: "^TestOwnCredentialsInQueriesAreRefused$",
+	},
+	{
+		Claim: "T12", Breaks: "passes a credential of the sandbox as a subprotocol",
+		File: "scopes/egressheader.go",
+		Old:  "sec-websocket-key sec-websocket-version ", New: "sec-websocket-key sec-websocket-version sec-websocket-protocol ",
+		Package: "scopes", Test: "^TestUseOfHeaders$",
+	},
+	{
+		Claim: "T12", Breaks: "returns a secret in the name of a header",
+		File: "internal/egress/mask.go",
+		Old:  "\t\t\tdelete(h, name)\n\t\t\tcontinue\n", New: "\t\t\t_ = name\n",
+		Package: "internal/egress", Test: "^TestNamesAndTrailersCarryNothing$",
+	},
+	{
+		Claim: "T12", Breaks: "passes cookies in trailers",
+		File: "internal/egress/pass.go",
+		Old:  "func() { fields(resp.Trailer) })", New: "func() { p.mask.header(resp.Trailer) })",
+		Package: "internal/egress", Test: "^TestNamesAndTrailersCarryNothing$",
+	},
+	{
+		Claim: "T12", Breaks: "replaces the certificate in a folder that others can change",
+		File: "internal/egress/local.go",
+		Old:  "private.CheckFolderOf(path)", New: "private.CheckFolderOf(\"/etc/hosts\")",
+		Package: "internal/egress", Test: "^TestCertificateIsReplacedOnlyInAFolderOfItsOwn$",
+	},
+	{
+		Claim: "T12", Breaks: "passes any number of cancels to a database",
+		File: "internal/egress/postgres.go",
+		Old:  "if !s.sandbox.pace.allows(to.host, s.began) {", New: "if to.host == \"\" {",
+		Package: "internal/egress", Test: "^TestCancelsArePaced$",
 	},
 }
