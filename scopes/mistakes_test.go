@@ -114,19 +114,23 @@ func TestNearMissNamesTheConditionThatDoesNotHold(t *testing.T) {
 	}{
 		{
 			"a parameter", `@id("a") permit (principal, action in Action::"git.*", resource) when { context.ttl < 900 && context.params.repo like "somebody-else/*" };`,
-			[]scopes.NearMiss{{"a", []string{"params.repo"}, `when { context.params.repo like "somebody-else/*" }`}}, "A condition does not hold in: a (params.repo).",
+			[]scopes.NearMiss{{"a", []string{"params.repo"}, `when { context.params.repo like "somebody-else/*" }`}},
+			"A condition does not hold in: a (params.repo).",
 		},
 		{
 			"an unless", `@id("a") permit (principal in Path::"spiffe://td.example/agents", action in Action::"git.*", resource) unless { context.task == "somebody-else" || context.ttl > 60 };`,
-			[]scopes.NearMiss{{"a", []string{"ttl"}, `unless { context.ttl > 60 }`}}, "a (ttl)",
+			[]scopes.NearMiss{{"a", []string{"ttl"}, `unless { context.ttl > 60 }`}},
+			"a (ttl)",
 		},
 		{
 			"a person", `@id("a") permit (principal, action, resource) when { context has user && context.user.groups.contains("somebody-else") };`,
-			[]scopes.NearMiss{{"a", []string{"user"}, `when { context has user }`}}, "a (user)",
+			[]scopes.NearMiss{{"a", []string{"user"}, `when { context has user }`}},
+			"a (user)",
 		},
 		{
 			"several, sorted", `@id("b") permit (principal, action, resource) when { context.task == "somebody-else" }; @id("a") permit (principal, action, resource) when { context.binding == "dpop" };`,
-			[]scopes.NearMiss{{"a", []string{"binding"}, `when { context.binding == "dpop" }`}, {"b", []string{"task"}, `when { context.task == "somebody-else" }`}}, "a (binding), b (task).",
+			[]scopes.NearMiss{{"a", []string{"binding"}, `when { context.binding == "dpop" }`}, {"b", []string{"task"}, `when { context.task == "somebody-else" }`}},
+			"a (binding), b (task).",
 		},
 		{
 			"other heads", `@id("a") permit (principal == Sandbox::"spiffe://td.example/other", action, resource) when { context.ttl < 1 }; @id("b") permit (principal, action == Action::"mail.read", resource); @id("c") permit (principal, action, resource == Resource::"git:repo/acme/other"); @id("d") forbid (principal, action, resource) when { context.ttl < 1 };`,

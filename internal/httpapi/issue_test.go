@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -105,6 +107,24 @@ func TestIdentityHeadersAreIgnored(t *testing.T) {
 	}
 	if log := s.Log.String(); strings.Contains(log, canary) || strings.Contains(log, "10.0.0.1") || !strings.Contains(log, "remote=127.0.0.1") {
 		t.Error("the log believes the headers")
+	}
+}
+
+// TestDenialNamesNearMissesWithoutTheirConditions checks what a sandbox reads of a permit that nearly applied: its id and the field of its
+// own request, and nothing with which the policy compares the field.
+func TestDenialNamesNearMissesWithoutTheirConditions(t *testing.T) {
+	t.Parallel()
+	files := slices.Clone(catalogue)
+	files = append(files, scopes.File{Name: "near.cedar", Data: []byte(`@id("near-miss")
+permit (principal == Sandbox::"` + twin + `", action == Action::"` + read.Scope + `", resource) when { context.task == "confidential" };`)})
+	s := testkit.NewStack(t, testkit.Options{Catalogue: files})
+	_, err := s.Client(t, twin).Request(t.Context(), read)
+	var p *client.Problem
+	if !errors.As(err, &p) || p.Reason != "no_permit" || !strings.Contains(p.Explanation, "near-miss (task)") {
+		t.Fatalf("got %v, want the near miss", err)
+	}
+	if text := fmt.Sprintf("%+v", p); strings.Contains(text, "confidential") {
+		t.Errorf("got %s, which shows the condition", text)
 	}
 }
 
