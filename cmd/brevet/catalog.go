@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/brevet-dev/brevet/internal/app"
 	"github.com/brevet-dev/brevet/internal/safetext"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
@@ -32,6 +34,7 @@ type CatalogCmd struct {
 // CatalogCheckCmd is `brevet catalog check`.
 type CatalogCheckCmd struct {
 	Folder string `arg:"" help:"Folder with .yaml and .cedar files." type:"existingdir"`
+	Config string `help:"Configuration file of the server, to warn about approval groups that none of its roles names." type:"existingfile" placeholder:"FILE"`
 }
 
 type checkReport struct {
@@ -40,6 +43,7 @@ type checkReport struct {
 	Scopes   int                        `json:"scopes"`
 	Policies int                        `json:"policies"`
 	Problems []openapi.CatalogueProblem `json:"problems,omitempty"`
+	Warnings []string                   `json:"warnings,omitempty"`
 }
 
 // Run loads the catalogue and reports every problem at once.
@@ -55,6 +59,9 @@ func (c *CatalogCheckCmd) Run(con *console) error {
 	}
 	if !broken {
 		report.Digest, report.Scopes, report.Policies = catalogue.Digest(), len(catalogue.Scopes()), len(catalogue.Policies())
+		if report.Warnings, err = c.unknownGroups(catalogue); err != nil {
+			return err
+		}
 	}
 	switch {
 	case con.json:
@@ -75,6 +82,9 @@ func (c *CatalogCheckCmd) Run(con *console) error {
 			}
 			t.row(s.Name, s.Authority, ttlRange(s.TTL.Default, s.TTL.Max), approval, s.Credential.Kind)
 		}
+		for _, warning := range report.Warnings {
+			con.say("warning: " + safetext.Text(warning))
+		}
 		fmt.Fprintf(t, "\nvalid: %s and %s\n%s\n", plural(report.Scopes, "scope", "scopes"), plural(report.Policies, "policy", "policies"), report.Digest)
 		return t.Flush()
 	}
@@ -82,6 +92,37 @@ func (c *CatalogCheckCmd) Run(con *console) error {
 		err = exitError{err: err, code: 1}
 	}
 	return err
+}
+
+// unknownGroups returns a warning for each group of approvers that no role in the server's configuration names. Its members may still
+// be approvers by another group, so this is not a mistake.
+func (c *CatalogCheckCmd) unknownGroups(catalogue *scopes.Catalogue) (warnings []string, err error) {
+	if c.Config == "" {
+		return nil, nil
+	}
+	cfg, err := app.Load(c.Config)
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]bool{"": true}
+	if cfg.People != nil {
+		for _, role := range cfg.People.Roles {
+			known[role.Group] = true
+		}
+	}
+	for _, s := range catalogue.Scopes() {
+		if s.Approval == nil {
+			continue
+		}
+		for key, group := range map[string]string{"approval.group": s.Approval.Group, "approval.break_glass": s.Approval.BreakGlass} {
+			if !known[group] {
+				warnings = append(warnings, fmt.Sprintf("scope %s: %s: no role in people.roles of %s names the group %s: check its name. "+
+					"Its members can vote only if another group makes them approvers", s.Name, key, c.Config, group))
+			}
+		}
+	}
+	slices.Sort(warnings)
+	return warnings, nil
 }
 
 // CatalogTestCmd is `brevet catalog test`.

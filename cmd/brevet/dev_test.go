@@ -63,6 +63,7 @@ func TestDev(t *testing.T) {
 	t.Run("mistakes", first.mistakes)
 	t.Run("audit", first.audit)
 	t.Run("types of parameters", first.typesParams)
+	t.Run("groups of approvers", first.groups)
 	t.Run("applies a catalogue", first.applies)
 	t.Run("refuses a second one", func(t *testing.T) {
 		brevet(t, nil, "dev", "--state", dir).want(t, 1, "state folder is in use", "runs a stack in "+dir)
@@ -228,6 +229,20 @@ func (s *session) mistakes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// groups checks that a check with the server's configuration warns about the groups that no role names.
+func (s *session) groups(t *testing.T) {
+	folder, config := draftOf(t), s.dir+"/brevet.yaml"
+	if got := brevet(t, nil, "catalog", "check", folder, "--config", config); got.code != 0 || strings.Contains(got.err, "warning") {
+		t.Errorf("got %+v, want no warning", got)
+	}
+	edit(t, filepath.Join(folder, "office.yaml"), "group: finance", "group: finanse")
+	brevet(t, nil, "catalog", "check", folder, "--config", config).want(t, 0, "warning: scope payments.refund: approval.group: no role", "the group finanse: check its name")
+	if got := object(t, brevet(t, nil, "catalog", "check", folder, "--config", config, "-o", "json").out); got["ok"] != true || len(got["warnings"].([]any)) != 1 {
+		t.Errorf("got %v, want one warning", got)
+	}
+	brevet(t, nil, "catalog", "check", folder).want(t, 0)
 }
 
 // typesParams checks that every command sends a value as the type that the scope declares.
