@@ -498,7 +498,7 @@ func TestLoginIsForOneServer(t *testing.T) {
 			if refused := errors.Is(err, login.ErrOtherServer); refused == tc.same {
 				t.Errorf("got %v, want the login used: %t", err, tc.same)
 			}
-			if !tc.same && !strings.Contains(err.Error(), "run brevet login with --server") {
+			if !tc.same && !strings.Contains(fmt.Sprint(err), "run brevet login with --server") {
 				t.Errorf("got %q, want advice", err)
 			}
 		})
