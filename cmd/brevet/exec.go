@@ -90,10 +90,7 @@ func (c *ExecCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	environ := os.Environ()
-	if c.Egress {
-		environ = execenv.WithoutIdentity(environ)
-	}
+	environ := c.environ(con)
 	broker, done, err := c.open(waiting)
 	if err != nil {
 		return err
@@ -167,6 +164,22 @@ func allParams(credentials []*execenv.Credential, gateway map[string]map[string]
 		all = append(all, scopeParams{credential.Ask.Scope, credential.Ask.Params})
 	}
 	return all
+}
+
+// environ returns what the program gets of this command's environment.
+func (c *ExecCmd) environ(con *console) []string {
+	environ := os.Environ()
+	if c.Egress {
+		environ = execenv.WithoutIdentity(environ)
+	}
+	if !c.Confine {
+		return environ
+	}
+	environ, removed := execenv.WithoutCredentials(environ, c.KeepEnv)
+	if len(removed) > 0 {
+		fmt.Fprintf(con.err, "brevet: the program does not get your %s; --keep-env NAME lets it have one\n", safetext.Text(strings.Join(removed, ", ")))
+	}
+	return environ
 }
 
 // findProgram finds a program as a shell does, before any credential is requested.

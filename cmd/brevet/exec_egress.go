@@ -20,8 +20,9 @@ import (
 
 // ConfineFlags confine a program to its gateway.
 type ConfineFlags struct {
-	Confine     bool `help:"With --egress, on Linux: run the program in a network of its own, which leads to the gateway and nowhere else."`
-	UnixSockets bool `help:"With --confine: let the program open Unix sockets. It then reaches each socket of another program whose file it may open." name:"unix-sockets"`
+	Confine     bool     `help:"With --egress, on Linux: run the program in a network of its own, which leads to the gateway and nowhere else."`
+	KeepEnv     []string `help:"With --confine: let the program have this variable of yours, although its name or value looks like a credential; repeatable." name:"keep-env" placeholder:"NAME" sep:"none"`
+	UnixSockets bool     `help:"With --confine: let the program open Unix sockets. It then reaches each socket of another program whose file it may open." name:"unix-sockets"`
 
 	exitSocket  string // the gateway's, if --socket comes before the first --scope
 	workloadAPI string // where this command gets its identity
@@ -84,6 +85,8 @@ func (f ConfineFlags) checkConfined(gateway bool) error {
 	switch {
 	case f.Confine && !gateway:
 		return errors.New("--confine requires --egress: without a gateway, the program would reach nothing at all")
+	case len(f.KeepEnv) > 0 && !f.Confine:
+		return errors.New("--keep-env requires --confine: a program that is not confined gets all variables anyway")
 	case f.UnixSockets && !f.Confine:
 		return errors.New("--unix-sockets requires --confine: a program that is not confined opens Unix sockets anyway")
 	}
