@@ -64,6 +64,7 @@ func TestEgressConfined(t *testing.T) {
 	flags := append([]string{"--egress", "--confine"}, reach...)
 	t.Run("tools", func(t *testing.T) { s.confinedTools(t, host, packages, port, flags) })
 	t.Run("signals", func(t *testing.T) { s.confinedSignals(t, flags) })
+	t.Run("files of the caller", func(t *testing.T) { s.confinedFiles(t, flags) })
 	t.Run("terminal", func(t *testing.T) { s.confinedTerminal(t, flags) })
 	t.Run("killed", func(t *testing.T) { s.confinedKilled(t, flags) })
 	t.Run("connect", func(t *testing.T) { s.egressConnect(t, host, reach) })
@@ -196,17 +197,32 @@ func (s *session) confinedSignals(t *testing.T, flags []string) {
 	s.exec(t, "exit 7", flags...).want(t, 7)
 }
 
+// confinedFiles checks that a shell that reads its script from a pipe runs nothing that a confined program wrote there, and that the program
+// gets no credential of the caller's environment.
+func (s *session) confinedFiles(t *testing.T, flags []string) {
+	script := fmt.Sprintf(`"$BREVET" exec %s -- sh -c 'echo "echo EVIL" >/proc/self/fd/0; printenv GH_TOKEN AWS_PROFILE KEPT_TOKEN; true'
+echo after
+"$BREVET" egress relay -- sh -c 'echo "echo EVIL" >/proc/self/fd/0; exit 7' || echo $?
+`, strings.Join(append(flags, "--keep-env", "KEPT_TOKEN"), " "))
+	env := append(s.env[:len(s.env):len(s.env)], "BREVET="+binary, "SCRIPT="+script, "GH_TOKEN=of-the-caller", "AWS_PROFILE=of-the-caller", "KEPT_TOKEN=kept")
+	got := start(t, &syscall.SysProcAttr{Setsid: true}, env, "sh", "-c", `printf '%s' "$SCRIPT" | sh`).finish(t)
+	got.want(t, 0)
+	if got.out != "kept\nafter\n7\n" {
+		t.Errorf("got %q", got.out)
+	}
+	if !strings.Contains(got.err, "the program does not get your ") || !strings.Contains(got.err, "AWS_PROFILE, ") || !strings.Contains(got.err, "GH_TOKEN") {
+		t.Errorf("got %q, want the names of what the program does not get", got.err)
+	}
+}
+
 // confinedTerminal checks that Ctrl-C reaches a confined program once.
 func (s *session) confinedTerminal(t *testing.T, flags []string) {
 	keyboard, screen := terminal(t)
 	out := newStream()
-	// The supervisor leaves the program's group just after the start. Before that, it gets the terminal's signals too, and forwards them.
 	cmd := exec.CommandContext(t.Context(), binary, append(append([]string{"exec"}, flags...), "--", "sh", "-c", `
 		n=0
 		trap 'n=$((n+1)); echo "got $n"' INT
 		trap 'echo "in all $n"; kill $!; exit 0' USR1
-		group() { cut -d ' ' -f 5 "/proc/$1/stat"; }
-		while [ "$(group $PPID)" = "$(group $$)" ]; do :; done
 		sleep 60 &
 		echo ready
 		while :; do wait; done`)...)
@@ -283,6 +299,7 @@ func (s *session) execSocket(t *testing.T, host *webHost, reach []string) {
 func (s *session) confinedMistakes(t *testing.T) {
 	for want, flags := range map[string][]string{
 		"--confine requires --egress":                   {"exec", "--confine", "--scope", "a.b", "--", "true"},
+		"--keep-env requires --confine":                 {"exec", "--egress", "--keep-env", "X", "--", "true"},
 		"--unix-sockets requires --confine":             {"exec", "--egress", "--unix-sockets", "--", "true"},
 		"excludes a --socket of the gateway":            {"exec", "--egress", "--confine", "--socket", "s", "--", "true"},
 		"must follow its --scope":                       {"exec", "--egress", "--file", "s", "--", "true"},

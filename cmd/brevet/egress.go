@@ -27,6 +27,7 @@ import (
 type EgressCmd struct {
 	Serve   EgressServeCmd   `cmd:"" default:"withargs" help:"Run a gateway that adds credentials to the sandbox's outgoing calls. The default."`
 	Env     EgressEnvCmd     `cmd:"" help:"Print the environment variables that route common programs through a gateway."`
+	Relay   EgressRelayCmd   `cmd:"" help:"Run a program that starts a sandbox, and copy its standard input, output and error: the sandbox gets no file and no terminal of yours (Linux)."`
 	Connect EgressConnectCmd `cmd:"" help:"Run a program in a sandbox without a network, and forward its calls to the Unix socket of a gateway outside."`
 }
 

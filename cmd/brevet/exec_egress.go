@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"os/user"
 	"path/filepath"
 	"strconv"
@@ -136,17 +137,22 @@ func (f ConfineFlags) startConfined(ctx context.Context, exit *gatewayExit, cmd 
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errExit, err)
 	}
-	defer box.Close()
 	running, err := execenv.Start(cmd)
 	if err != nil {
+		box.Close()
 		return nil, fmt.Errorf("%w: %w", errExit, box.Explain(err))
 	}
 	listeners, err := box.Listeners()
 	if err != nil { // the first process has ended
+		box.Close()
 		return nil, fmt.Errorf("%w: %w", errExit, err)
 	}
 	local := exit.gateway.Alone(at, listeners[0], listeners[1])
 	go func() { _ = local.Serve(context.WithoutCancel(ctx), exit.sandbox) }() // until it is closed
+	running.Between = box
+	if err := box.Begin(); err != nil {
+		return nil, fmt.Errorf("%w: %w", errExit, err)
+	}
 	return running, nil
 }
 
@@ -171,6 +177,49 @@ func supervised(con *console, code int, err error) error {
 		return exitError{err: fmt.Errorf("the program exited with %d", code), code: code}
 	}
 	return nil
+}
+
+// EgressRelayCmd is `brevet egress relay`.
+type EgressRelayCmd struct {
+	Program []string `arg:"" help:"The program that starts a sandbox, and its arguments, after --." passthrough:""`
+}
+
+// Run runs the program, and ends with its exit code.
+func (c *EgressRelayCmd) Run(con *console) error {
+	if len(c.Program) > 0 && c.Program[0] == "--" {
+		c.Program = c.Program[1:]
+	}
+	if len(c.Program) == 0 {
+		return errors.New("no program to run: name it after --")
+	}
+	path, err := findProgram(c.Program[0])
+	if err != nil {
+		fmt.Fprintf(con.err, "brevet: %v\n", err)
+		return err
+	}
+	outliveReaders()
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, passedOn...)
+	defer signal.Stop(signals)
+	cmd := exec.Command(path) //nolint:gosec,noctx // the user's own program, which ends when it wants to
+	cmd.Args, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Program, os.Stdin, os.Stdout, os.Stderr
+	box, err := confine.Separate(cmd, "confined")
+	if err != nil {
+		return err
+	}
+	running, err := execenv.Start(cmd)
+	if err != nil {
+		return fmt.Errorf("starting the first process of %s: %w", quote(path), err)
+	}
+	running.Between = box
+	if err := box.Begin(); err != nil {
+		return err
+	}
+	code, err := running.Wait(signals)
+	if err == nil && code != 0 {
+		err = exitError{err: fmt.Errorf("the program exited with %d", code), code: code}
+	}
+	return err
 }
 
 // EgressConnectCmd is `brevet egress connect`.

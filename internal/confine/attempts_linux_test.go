@@ -234,20 +234,20 @@ var byMount = []attempt{
 	{"one_file_of_the_kernel", fromEnv(openNow, "KERNEL_FILE"), denied, true},
 }
 
-// byInput are ways to reach the peer of standard input, which is a Unix stream socket.
+// byInput are ways to reach the peer of the caller's standard input, which is a Unix stream socket.
 var byInput = []attempt{
-	{"descriptor_of_the_peer", peer(func(pidfd int) error { _, err := unix.PidfdGetfd(pidfd, 0, 0); return err }), notPermitted + "|no peer", false},
-	{"signal_to_the_peer", peer(func(pidfd int) error { return unix.PidfdSendSignal(pidfd, 0, nil, 0) }), "invalid argument|no peer", false},
-	{"namespaces_of_the_peer", peer(func(pidfd int) error { return unix.Setns(pidfd, unix.CLONE_NEWNET) }), notPermitted + "|no peer", false},
-	{"network_of_the_peer", func() error { return errnoOf(unix.SYS_IOCTL, 0, 0x894c) }, notPermitted, false}, // SIOCGSKNS
-	{"another_socket_by_standard_input", fromEnv(func(path string) error { return unix.Connect(0, &unix.SockaddrUnix{Name: path}) }, "PATH_SOCKET"), "already connected", false},
+	{"descriptor_of_the_peer", peer(func(pidfd int) error { _, err := unix.PidfdGetfd(pidfd, 0, 0); return err }), "no peer", false},
+	{"signal_to_the_peer", peer(func(pidfd int) error { return unix.PidfdSendSignal(pidfd, 0, nil, 0) }), "no peer", false},
+	{"namespaces_of_the_peer", peer(func(pidfd int) error { return unix.Setns(pidfd, unix.CLONE_NEWNET) }), "no peer", false},
+	{"network_of_the_peer", func() error { return errnoOf(unix.SYS_IOCTL, 0, 0x894c) }, "inappropriate ioctl", false}, // SIOCGSKNS
+	{"another_socket_by_standard_input", fromEnv(func(path string) error { return unix.Connect(0, &unix.SockaddrUnix{Name: path}) }, "PATH_SOCKET"), noSocket, false},
 	{"datagram_by_standard_input", fromEnv(func(path string) error {
 		return unix.Sendto(0, []byte("out"), 0, &unix.SockaddrUnix{Name: path})
-	}, "PATH_DATAGRAMS"), "already connected", false},
+	}, "PATH_DATAGRAMS"), noSocket, false},
 	{"end_of_the_connection", func() error {
 		return errnoOf(unix.SYS_CONNECT, 0, uintptr(unsafe.Pointer(&[16]byte{})), 16)
-	}, "invalid argument", false},
-	{"server_at_standard_input", func() error { return unix.Listen(0, 1) }, "invalid argument", false},
+	}, noSocket, false},
+	{"server_at_standard_input", func() error { return unix.Listen(0, 1) }, noSocket, false},
 }
 
 // errnoOf makes a system call, and returns what the kernel answers.

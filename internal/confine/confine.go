@@ -2,7 +2,8 @@
 // program's loopback interface that the caller asks for lead to the caller; they are the only way out.
 //
 // It must never start a program with less confinement than it promises: if the kernel lacks something, it refuses and says what.
-// It must never leave the program a descriptor, a capability or a kind of socket by which it could leave its network.
+// It must never leave the program a descriptor, a capability or a kind of socket by which it could leave its network. It must never
+// give the program a file that its caller has open.
 //
 // It does not confine files, except for those that the caller hides. A program that may write to a file that another program runs, can leave that way.
 package confine
@@ -31,13 +32,13 @@ type Options struct {
 
 // order is what the caller tells the first process of the confined program.
 type order struct {
-	UID         int    `json:"uid"`
-	GID         int    `json:"gid"`
-	Ports       []int  `json:"ports"`
-	UnixSockets bool   `json:"unix_sockets"`
-	Folder      string `json:"folder,omitempty"`
-
-	Hidden []string `json:"hidden,omitempty"`
+	UID         int      `json:"uid"`
+	GID         int      `json:"gid"`
+	Ports       []int    `json:"ports"`
+	UnixSockets bool     `json:"unix_sockets"`
+	Folder      string   `json:"folder,omitempty"`
+	Hidden      []string `json:"hidden,omitempty"`
+	Screens     []int    `json:"screens,omitempty"` // the standard files that are a terminal of the program's own
 }
 
 // report is what the first process answers, with the listeners as descriptors.

@@ -232,11 +232,11 @@ func TestStandardFilesThatLeadOutAreRefused(t *testing.T) {
 			want  string
 		}{
 			"UDP":            {file(t, unix.AF_INET, unix.SOCK_DGRAM), "standard input is a socket"},
-			"Unix datagrams": {file(t, unix.AF_UNIX, unix.SOCK_DGRAM), "is a socket, by which"},
-			"no peer":        {file(t, unix.AF_UNIX, unix.SOCK_STREAM), "is a socket, by which"},
-			"server":         {server, "is a socket, by which"},
-			"folder":         {open, "standard input is a folder, a device or something else"},
-			"event":          {event, "standard input is a folder, a device or something else"},
+			"Unix datagrams": {file(t, unix.AF_UNIX, unix.SOCK_DGRAM), "is a socket that is not a connected stream"},
+			"no peer":        {file(t, unix.AF_UNIX, unix.SOCK_STREAM), "is a socket that is not a connected stream"},
+			"server":         {server, "is a socket that is not a connected stream"},
+			"folder":         {open, "standard input is a folder, a device or something else that brevet cannot copy"},
+			"event":          {event, "standard input is a folder, a device or something else that brevet cannot copy"},
 		} {
 			cmd := u.box(t, "{}", "true")
 			cmd.Stdin = one.stdin

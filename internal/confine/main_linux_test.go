@@ -40,6 +40,10 @@ func testMain(m *testing.M) int {
 			return code
 		case "launch":
 			return launch(os.Args[2], os.Args[3:])
+		case "separate":
+			return apart(os.Args[2:])
+		case "try-file":
+			return tryFile(os.Args[2])
 		case "try":
 			return try(os.Args[2])
 		}
@@ -98,7 +102,6 @@ func launch(options string, line []string) int {
 	if err != nil {
 		return refuse(err)
 	}
-	defer box.Close()
 	if err := cmd.Start(); err != nil {
 		return refuse(box.Explain(err))
 	}
@@ -112,7 +115,35 @@ func launch(options string, line []string) int {
 			_ = http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "of the caller") }))
 		}()
 	}
+	if err := box.Begin(); err != nil {
+		return refuse(err)
+	}
 	if err := cmd.Wait(); cmd.ProcessState == nil {
+		return refuse(err)
+	}
+	if err := box.Finish(nil); err != nil {
+		return refuse(err)
+	}
+	return cmd.ProcessState.ExitCode()
+}
+
+// apart does what `brevet egress relay` does.
+func apart(line []string) int {
+	path, err := exec.LookPath(line[0])
+	if err != nil {
+		return refuse(err)
+	}
+	cmd := exec.Command(path)
+	cmd.Args, cmd.Stdin, cmd.Stdout, cmd.Stderr = line, os.Stdin, os.Stdout, os.Stderr
+	box, err := confine.Separate(cmd, "confined")
+	if err != nil {
+		return refuse(err)
+	}
+	if err := errors.Join(cmd.Start(), box.Begin()); err != nil {
+		return refuse(err)
+	}
+	_ = cmd.Wait() // the exit code says more
+	if err := box.Finish(nil); err != nil {
 		return refuse(err)
 	}
 	return cmd.ProcessState.ExitCode()

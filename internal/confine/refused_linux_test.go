@@ -47,6 +47,7 @@ const (
 	noFamily      = "address family not supported"
 	noSuchProcess = "no such process"
 	noFile        = "no such file"
+	noSocket      = "socket operation on non-socket"
 	// unwritable is a read-only file system, or a file of root for another user, or one that this kernel does not have.
 	unwritable = "read-only file system|permission denied|no such file"
 )
@@ -482,6 +483,7 @@ func newSurroundings(t *testing.T, name string) *surroundings {
 		remove := ofTheHost(t, call, key)
 		t.Cleanup(remove)
 	}
+	_, screen := terminal(t)
 	queue, shared := strings.TrimPrefix(abstract, "/"), filepath.Join("/dev/shm", abstract)
 	text := append([]byte(queue), 0)
 	fd, _, errno := unix.Syscall6(unix.SYS_MQ_OPEN, uintptr(unsafe.Pointer(&text[0])), unix.O_RDWR|unix.O_CREAT, 0o666, 0, 0, 0)
@@ -506,7 +508,7 @@ func newSurroundings(t *testing.T, name string) *surroundings {
 		"HOST_TCP=" + tcp.Addr().String(), "HOST_TCP6=" + tcp6.Addr().String(), "HOST_UDP=" + udp.LocalAddr().String(),
 		"ABSTRACT_SOCKET=" + abstract, "PATH_SOCKET=" + path, "PATH_DATAGRAMS=" + datagrams, "PATH_PACKETS=" + packets, "HOST_FILE=" + opened.Name(), "HOST_CONN=socket:",
 		"SEGMENT=" + strconv.Itoa(key), "DISK=" + disk(), "QUEUE=" + queue, "HOST_SHM=" + filepath.Join(shared, "token"), "HOST_FOLDER=" + shared,
-		"HOST_TERMINAL=" + terminal(t), "HOST_ADDRESS=" + listen(t, "tcp", net.JoinHostPort(ownAddress(t), "0")).Addr().String(),
+		"HOST_TERMINAL=" + screen, "HOST_ADDRESS=" + listen(t, "tcp", net.JoinHostPort(ownAddress(t), "0")).Addr().String(),
 	}}
 }
 
@@ -529,7 +531,7 @@ func ofTheHost(t *testing.T, call uintptr, key int) (remove func()) {
 }
 
 // terminal returns a terminal of the host that every user may open.
-func terminal(t *testing.T) string {
+func terminal(t *testing.T) (keyboard *os.File, path string) {
 	t.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -537,11 +539,11 @@ func terminal(t *testing.T) string {
 	}
 	t.Cleanup(func() { _ = keyboard.Close() })
 	n, err := unix.IoctlGetInt(int(keyboard.Fd()), unix.TIOCGPTN)
-	path := fmt.Sprintf("/dev/pts/%d", n)
+	path = fmt.Sprintf("/dev/pts/%d", n)
 	if err := errors.Join(err, unix.IoctlSetPointerInt(int(keyboard.Fd()), unix.TIOCSPTLCK, 0), os.Chmod(path, 0o666)); err != nil {
 		t.Fatal(err)
 	}
-	return path
+	return keyboard, path
 }
 
 // ownAddress returns an address of this machine that is not of its loopback interface, if it has one.
@@ -615,7 +617,7 @@ func TestKernelIsHiddenAtOtherPathsToo(t *testing.T) {
 	})
 }
 
-// T12: standard input may be a Unix stream socket, which leads to its peer and no further.
+// T12: the caller's standard input may be a Unix stream socket, which the program does not get.
 func TestPeerOfStandardInputIsRefused(t *testing.T) {
 	as(t, func(t *testing.T, u user) {
 		around := newSurroundings(t, u.name+"-input")

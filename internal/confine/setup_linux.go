@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"os"
 	"runtime"
@@ -39,7 +38,7 @@ func Main(args []string) (int, error) {
 		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 			return 1, fmt.Errorf("protecting the first process: %w", err)
 		}
-		return Supervise(args[1], args[2:])
+		return lead(args[1], args[2:])
 	default:
 		return 1, fmt.Errorf("no stage %s", args[0])
 	}
@@ -63,9 +62,8 @@ func setUp(o order, line []string) error {
 	if err := errors.Join(failed, unix.Sendmsg(control, text, rights, nil, 0)); err != nil || told.Error != "" {
 		return err
 	}
-	// Close what the caller's own parent left open, too, whatever it is.
-	if err := unix.CloseRange(control, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
-		return fmt.Errorf("closing descriptors (Linux 5.11 or newer is required): %w", err)
+	if _, err := unix.FcntlInt(control, unix.F_SETFD, 0); err != nil { // for the next stage
+		return fmt.Errorf("keeping the connection to the caller: %w", err)
 	}
 	next := append([]string{"brevet", os.Args[1], runWord}, line...)
 	return fmt.Errorf("executing the first process again: %w", syscall.Exec("/proc/self/exe", next, os.Environ())) //nolint:forbidigo,gosec // the program's environment
@@ -75,11 +73,6 @@ func setUp(o order, line []string) error {
 func prepare(o order) ([]int, error) {
 	if os.Getpid() != 1 {
 		return nil, errors.New("not the first process of a namespace")
-	}
-	for fd := range control {
-		if err := harmless(fd); err != nil {
-			return nil, err
-		}
 	}
 	if err := mapUser(o); err != nil {
 		return nil, err
@@ -97,6 +90,13 @@ func prepare(o order) ([]int, error) {
 			return nil, err
 		}
 		fds = append(fds, fd)
+	}
+	if len(o.Screens) > 0 {
+		master, err := newScreens(o.Screens)
+		if err != nil {
+			return nil, err
+		}
+		fds = append(fds, master)
 	}
 	if err := dropCapabilities(); err != nil {
 		return nil, err
@@ -119,37 +119,18 @@ func prepare(o order) ([]int, error) {
 	return fds, filterCalls(o.UnixSockets)
 }
 
-// harmless refuses a standard input, output or error that leads out of the program's network, or into the file system of the
-// host's processes, or to a device. A connected Unix stream socket leads to its other end only.
-func harmless(fd int) error {
-	name := [...]string{"standard input", "standard output", "standard error"}[fd]
-	var stat unix.Stat_t
-	if err := unix.Fstat(fd, &stat); err != nil {
-		return fmt.Errorf("%s is not open: %w", name, err)
+// newScreens makes a terminal of the program's own /dev/pts its standard files, and returns the other side.
+func newScreens(files []int) (int, error) {
+	master, slave, err := openTerminal()
+	if err != nil {
+		return 0, err
 	}
-	switch stat.Mode & unix.S_IFMT {
-	case unix.S_IFREG, unix.S_IFIFO:
-		return nil
-	case unix.S_IFCHR:
-		if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
-			return nil
+	for _, fd := range files {
+		if err := unix.Dup3(slave, fd, 0); err != nil {
+			return 0, fmt.Errorf("making a terminal: %w", err)
 		}
-		for _, one := range devices {
-			var known unix.Stat_t
-			if err := unix.Stat("/dev/"+one, &known); err == nil && known.Rdev == stat.Rdev {
-				return nil
-			}
-		}
-	case unix.S_IFSOCK:
-		family, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
-		kind, failed := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
-		_, alone := unix.Getpeername(fd)
-		if err == nil && failed == nil && alone == nil && family == unix.AF_UNIX && kind == unix.SOCK_STREAM {
-			return nil
-		}
-		return fmt.Errorf("%s is a socket, by which the program could leave its network: use a file, a pipe or a terminal", name)
 	}
-	return fmt.Errorf("%s is a folder, a device or something else by which the program could reach the host: use a file, a pipe or a terminal", name)
+	return master, unix.Close(slave)
 }
 
 // mapUser makes the program's user and group look the same inside as outside. No other user exists inside.

@@ -38,7 +38,6 @@ func (w *world) confinedToolbox(t *testing.T) *toolbox {
 		if err != nil {
 			return nil, err
 		}
-		defer box.Close()
 		if err := cmd.Start(); err != nil {
 			return nil, box.Explain(err)
 		}
@@ -49,7 +48,7 @@ func (w *world) confinedToolbox(t *testing.T) *toolbox {
 		ctx, stop := context.WithCancel(t.Context())
 		served := make(chan error, 1)
 		go func() { served <- w.gateway.Alone(at, listeners[0], listeners[1]).Serve(ctx, w.sandbox) }()
-		err = cmd.Wait()
+		err = errors.Join(box.Begin(), cmd.Wait(), box.Finish(nil))
 		stop()
 		return out.Bytes(), errors.Join(err, <-served)
 	}

@@ -32,13 +32,26 @@ const exitSignal = 128
 
 // Program is a running program.
 type Program struct {
+	// Between passes on to the program, if it does not have the files and the terminal of this process.
+	Between Between
+
 	cmd   *exec.Cmd
 	ended chan error
 }
 
+// Between is between a program and this process.
+type Between interface {
+	// Signal sends a signal to the program.
+	Signal(sig os.Signal)
+	// Keyboard sends a signal to all processes that the program's terminal would send it to.
+	Keyboard(sig os.Signal)
+	// Finish copies what the ended program has written, unless a signal comes first.
+	Finish(signals <-chan os.Signal) error
+}
+
 // Start starts a program, which the system kills if this process is killed.
 func Start(cmd *exec.Cmd) (*Program, error) {
-	p := &Program{cmd, make(chan error, 1)}
+	p := &Program{cmd: cmd, ended: make(chan error, 1)}
 	started := make(chan error, 1)
 	go func() {
 		// The parent-death signal depends on the thread that started the program, not on the process.
@@ -62,17 +75,29 @@ func (p *Program) Wait(signals <-chan os.Signal) (code int, err error) {
 	for {
 		select {
 		case sig := <-signals:
-			if !fromKeyboard(sig) {
+			switch keyboard := fromKeyboard(sig); {
+			case p.Between != nil && keyboard:
+				p.Between.Keyboard(sig)
+			case p.Between != nil:
+				p.Between.Signal(sig)
+			case !keyboard:
 				_ = p.cmd.Process.Signal(sig) // it may have ended just now
 			}
 		case err := <-p.ended:
+			var unwritten error
+			if p.Between != nil {
+				unwritten = p.Between.Finish(signals)
+			}
 			if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
 				return 0, fmt.Errorf("waiting for the program: %w", err)
 			}
 			if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 				return exitSignal + int(status.Signal()), nil
 			}
-			return p.cmd.ProcessState.ExitCode(), nil
+			if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+				return code, nil
+			}
+			return 0, unwritten
 		}
 	}
 }

@@ -242,10 +242,29 @@ var threats = []Mutant{
 		Package: "internal/confine", Test: "^TestConfinedProgramHasNoPrivileges$",
 	},
 	{
-		Claim: "T12", Breaks: "passes any descriptor on as standard input",
-		File: "internal/confine/setup_linux.go",
-		Old:  "for fd := range control {", New: "for fd := range 0 {",
-		Package: "internal/confine", Test: "^TestStandardFilesThatLeadOutAreRefused$",
+		Claim: "T12", Breaks: "gives a confined program the pipes and files of its caller",
+		File:    "internal/confine/relay_linux.go",
+		Old:     "\tcase unix.S_IFREG, unix.S_IFIFO:\n\t\treturn r.pipe(i)\n",
+		New:     "\tcase unix.S_IFREG, unix.S_IFIFO:\n\t\tfd, err := unix.Dup(r.caller[i])\n\t\treturn os.NewFile(uintptr(fd), names[i]), err\n",
+		Package: "internal/confine", Test: "^TestProgramHasNoFileOfItsCaller$",
+	},
+	{
+		Claim: "T12", Breaks: "leaves a confined program in the session of its caller's terminal",
+		File: "internal/confine/confine_linux.go",
+		Old:  "&syscall.SysProcAttr{Setsid: true}", New: "&syscall.SysProcAttr{}",
+		Package: "internal/confine", Test: "^TestProgramHasNoFileOfItsCaller$",
+	},
+	{
+		Claim: "T12", Breaks: "takes from the caller's input what a confined program has not read",
+		File: "internal/confine/relay_linux.go",
+		Old:  "read := !over && space[0].Revents&unix.POLLERR == 0", New: "read := true",
+		Package: "internal/confine", Test: "^TestBytesPassAsTheyAre$",
+	},
+	{
+		Claim: "T12", Breaks: "gives a confined program the caller's variables with secret names",
+		File: "internal/execenv/hidden.go",
+		Old:  "if secretName.MatchString(name) || ", New: "if ",
+		Package: "internal/execenv", Test: "^TestConfinedProgramGetsNoCredentialOfItsCaller$",
 	},
 	{
 		Claim: "T12", Breaks: "changes the mode of a file that a sandbox links to",
