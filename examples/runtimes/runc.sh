@@ -8,6 +8,7 @@ set -eu
 folder=$1
 shift
 runtime=${RUNTIME:-runc}
+brevet=${BREVET:-$(command -v brevet)}
 bundle=$(mktemp -d)
 trap 'rm -rf "$bundle"' EXIT
 mkdir -p "$bundle/rootfs/usr" "$bundle/rootfs/etc" "$bundle/rootfs/run/brevet" "$bundle/rootfs/tmp"
@@ -17,7 +18,7 @@ $runtime spec --bundle "$bundle"
 # The namespaces of the runtime's spec have a network of their own, which nothing connects.
 words='[]'
 for word in "$@"; do words=$(jq -cn --argjson words "$words" --arg word "$word" '$words + [$word]'); done
-jq --argjson words "$words" --arg brevet "${BREVET:-$(command -v brevet)}" --arg folder "$folder" '
+jq --argjson words "$words" --arg brevet "$brevet" --arg folder "$folder" '
   .process.terminal = false
   | .process.args = ["/run/brevet/bin", "egress", "connect", "--socket", "/run/brevet/gateway/egress.sock", "--"] + $words
   | .process.env = ["PATH=/usr/bin:/bin", "HOME=/tmp"]
@@ -31,5 +32,6 @@ jq --argjson words "$words" --arg brevet "${BREVET:-$(command -v brevet)}" --arg
       {destination: "/run/brevet/gateway", type: "none", source: $folder, options: ["bind", "ro"]}
     ]' "$bundle/config.json" >"$bundle/new.json"
 mv "$bundle/new.json" "$bundle/config.json"
+# The relay keeps the sandbox from your files, your terminal and your session.
 # shellcheck disable=SC2086 # words
-$runtime run --bundle "$bundle" "brevet-$$"
+"$brevet" egress relay -- $runtime run --bundle "$bundle" "brevet-$$"

@@ -153,19 +153,29 @@ func TestRuntimes(t *testing.T) {
 		{"the gateway's folder", "rm /run/brevet/gateway/ca.pem", 1, "Read-only file system"},
 		{"exit code", "exit 7", 7, ""},
 	}
-	for name, env := range map[string][]string{"bubblewrap": nil, "runc": nil, "podman": podmanEnv(t), "gvisor": {"RUNSC=" + runsc(t)}} {
+	runtimes := map[string]func(*testing.T) []string{
+		"bubblewrap": func(*testing.T) []string { return nil }, "runc": func(*testing.T) []string { return nil }, "podman": podmanEnv,
+		"gvisor": func(t *testing.T) []string { t.Helper(); return []string{"RUNSC=" + runsc(t)} },
+	}
+	for name, environ := range runtimes {
 		t.Run(name, func(t *testing.T) {
-			inside := func(script string) (string, int) {
+			env := environ(t)
+			command := func(script string) *exec.Cmd {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
-				defer cancel()
+				t.Cleanup(cancel)
 				cmd := exec.CommandContext(ctx, "../../examples/runtimes/"+name+".sh", folder, "sh", "-c", script)
 				cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + os.TempDir(), "BREVET=" + w.binary}, env...)
 				cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Setsid: true}, 5*time.Second
-				var said bytes.Buffer // a file would not do: gVisor writes from its beginning
+				return cmd
+			}
+			inside := func(script string) (string, int) {
+				cmd := command(script)
+				var said bytes.Buffer
 				cmd.Stdout, cmd.Stderr = io.Writer(&said), io.Writer(&said)
 				_ = cmd.Run() // the exit code says more
 				return said.String(), cmd.ProcessState.ExitCode()
 			}
+			t.Run("files of the caller", func(t *testing.T) { noFileOfTheCaller(t, command) })
 			for _, step := range steps {
 				if got, code := inside(step.script); code != step.code || !strings.Contains(got, step.says) {
 					t.Errorf("%s: got %d with %q, want %d with %q", step.name, code, got, step.code, step.says)
