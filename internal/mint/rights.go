@@ -41,11 +41,11 @@ func (m *Minter) rights() (needed []right, paths []string) {
 
 // checkRights asks Vault which of the needed rights the broker's token lacks. Ready reports them.
 func (m *Minter) checkRights(ctx context.Context) {
-	missing, err := m.missingRights(ctx, func(do func(context.Context, *api.Client) (*api.Secret, error)) (*api.Secret, error) {
+	missing, err := m.missingRights(func(do func(context.Context, *api.Client) (*api.Secret, error)) (*api.Secret, error) {
 		return m.exchange(ctx, "asking for the rights", m.own(), func(ctx context.Context) (*api.Secret, error) { return do(ctx, m.client) })
 	})
 	if len(missing) > 0 && m.hasStandbys(ctx) { // a standby may not know the policy yet
-		again, err := m.missingRights(ctx, func(do func(context.Context, *api.Client) (*api.Secret, error)) (*api.Secret, error) {
+		again, err := m.missingRights(func(do func(context.Context, *api.Client) (*api.Secret, error)) (*api.Secret, error) {
 			return m.atActive(ctx, "asking for the rights", do)
 		})
 		if err == nil {
@@ -72,9 +72,7 @@ func (m *Minter) checkRights(ctx context.Context) {
 	}
 }
 
-func (m *Minter) missingRights(
-	ctx context.Context, ask func(func(context.Context, *api.Client) (*api.Secret, error)) (*api.Secret, error),
-) ([]right, error) {
+func (m *Minter) missingRights(ask func(func(context.Context, *api.Client) (*api.Secret, error)) (*api.Secret, error)) ([]right, error) {
 	needed, paths := m.rights()
 	answer, err := ask(func(ctx context.Context, client *api.Client) (*api.Secret, error) {
 		return client.Logical().WriteWithContext(ctx, capabilitiesPath, map[string]any{"paths": paths})

@@ -152,7 +152,8 @@ func (c *Cluster) local(w http.ResponseWriter, r *http.Request, ask asked) bool 
 	at := time.Now().Add(-time.Duration(rand.Int64N(int64(Lag))))
 	unborn := func(what string) bool { return c.born[what].After(at) }
 	undead := func(what string) bool { return c.died[what].After(at) && !unborn(what) }
-	status, says := 0, map[string]any{}
+	var status int
+	var says map[string]any
 	switch {
 	case unborn(ask.token) && r.Method == http.MethodGet:
 		status, says = http.StatusForbidden, map[string]any{"errors": []string{"permission denied"}}
