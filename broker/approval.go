@@ -100,7 +100,7 @@ const (
 )
 
 // Vote casts a person's vote and returns the request as it then is. It returns ErrDecided if the request is already decided,
-// ErrStale if the request is not what the person saw, and ErrPasskey if an approval lacks a required passkey signature. A denial
+// ErrStale if the request is not what the person saw, ErrVoid if the catalogue has changed, and ErrPasskey if an approval lacks a required passkey signature. A denial
 // of a redeemed request revokes its credential and still returns ErrDecided. If Vote returns a request with an error, Voted
 // reports whether the vote was recorded.
 func (b *Broker) Vote(ctx context.Context, who people.Person, cast VoteCast) (*ApprovalRequest, error) {
@@ -143,6 +143,9 @@ func (b *Broker) Vote(ctx context.Context, who people.Person, cast VoteCast) (*A
 func (b *Broker) recordVote(ctx context.Context, c *ApprovalRequest, v approval.Vote) error {
 	facts := c.facts()
 	status, err := b.cfg.ApprovalPolicy.Next(facts, v)
+	if errors.Is(err, ErrVoid) {
+		return c.Voided()
+	}
 	if err != nil {
 		return err
 	}
@@ -314,6 +317,8 @@ func (b *Broker) Withdraw(ctx context.Context, who attest.Identity, id string) e
 			return err
 		case c.Status == StatusWithdrawn:
 			return nil
+		case c.Status == StatusVoid:
+			return c.Voided()
 		case c.Status != StatusPending && c.Status != StatusApproved:
 			return ErrDecided
 		}

@@ -89,7 +89,7 @@ type CatalogueVerdict struct {
 
 // ApplyCatalogue replaces the catalogue base. If a second admin must approve, it only proposes the change. It returns
 // scopes.Problems if the catalogue is invalid, and ErrOtherCatalogue if the base is not in force. Once a catalogue is applied, no
-// replica issues anything by another one. Applying the catalogue in force changes nothing.
+// replica issues anything by another one, and requests that people have not decided or whose sandbox has not redeemed them are void. Applying the catalogue in force changes nothing.
 func (b *Broker) ApplyCatalogue(ctx context.Context, order CatalogueOrder) (CatalogueChange, []string, error) {
 	catalogue, err := scopes.Load(order.Files)
 	if err == nil {
@@ -260,6 +260,11 @@ func (b *Broker) CatalogueHead(ctx context.Context) (CatalogueVersion, error) {
 		err = ErrNotFound
 	}
 	return head, err
+}
+
+// OpenRequests counts the requests that a change of the catalogue would make void.
+func (b *Broker) OpenRequests(ctx context.Context) (int, error) {
+	return b.cfg.Catalogues.OpenRequests(ctx)
 }
 
 // CatalogueFiles returns the files of a proposed or applied catalogue. It returns ErrNotFound if there is none.

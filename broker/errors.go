@@ -55,7 +55,9 @@ var (
 	// ErrDecided: the request no longer waits for votes.
 	ErrDecided = approval.ErrDecided
 	// ErrStale: the request, or the decision on it, differs from what the voters were shown.
-	ErrStale = errors.New("request has changed")
+	ErrStale = approval.ErrStale
+	// ErrVoid: another catalogue came into force since the request was made. It wraps ErrStale, and is returned as a *VoidError.
+	ErrVoid = approval.ErrVoid
 	// ErrOwnRequest: nobody may vote on a request from their own sandbox or on their own behalf.
 	ErrOwnRequest = approval.ErrOwnRequest
 	// ErrNotEligible: the person is not a member of the approver group.
@@ -99,6 +101,19 @@ var (
 	// ErrNotFound: the record does not exist, or the caller may not see it. Responses never distinguish the two.
 	ErrNotFound = approval.ErrNotFound
 )
+
+// VoidError is ErrVoid with what made the request void.
+type VoidError struct {
+	Since   time.Time // when the other catalogue was applied
+	Version int64     // of the other catalogue
+}
+
+func (v *VoidError) Error() string {
+	return fmt.Sprintf("%v since catalogue version %d was applied at %s", ErrVoid, v.Version, v.Since.UTC().Format(time.RFC3339))
+}
+
+// Unwrap returns ErrVoid.
+func (v *VoidError) Unwrap() error { return ErrVoid }
 
 // LostMintError wraps the error of a mint that may have left a live credential in Vault.
 type LostMintError struct {

@@ -162,10 +162,13 @@ type Catalogues interface {
 	// CatalogueFiles returns the files of a proposed or applied catalogue, ordered by name.
 	CatalogueFiles(ctx context.Context, digest string) ([]scopes.File, error)
 	// ChangeCatalogue commits a step. It returns ErrConcurrentChange if the step is not based on the catalogue in force, or if its
-	// proposal is not open. Once a step has applied a catalogue, no replica begins a record that another catalogue decided.
+	// proposal is not open. Once a step has applied a catalogue, no replica begins a record that another catalogue decided, and all
+	// requests that were open are void.
 	ChangeCatalogue(ctx context.Context, step CatalogueStep) error
 	// CatalogueChanges returns up to limit changes, newest first.
 	CatalogueChanges(ctx context.Context, limit int) ([]CatalogueChange, error)
+	// OpenRequests counts the requests that are pending, or approved and not redeemed. Another catalogue makes them void.
+	OpenRequests(ctx context.Context) (int, error)
 	// Proposal returns the open proposal of a catalogue.
 	Proposal(ctx context.Context, digest string) (CatalogueChange, error)
 }
@@ -297,6 +300,8 @@ type View struct {
 	Status              Status
 	StatusDetail        string
 	StatusTime, Expires time.Time
+	// VoidedBy is the version of the catalogue that made the request void, for StatusVoid. StatusTime is when it was applied.
+	VoidedBy int64
 
 	ApprovalGroup  string
 	ApprovalQuorum int
@@ -322,6 +327,9 @@ type View struct {
 	Parent               string       // the issuance that this one was delegated from
 	User                 *scopes.User // the person that the sandbox acts for, with the groups at that time; or nil
 }
+
+// Voided returns the error for a request that is void.
+func (v *View) Voided() error { return &VoidError{Since: v.StatusTime, Version: v.VoidedBy} }
 
 // Query narrows a List. Zero fields do not narrow.
 type Query struct {

@@ -49,6 +49,9 @@ const (
 	// StatusRejected: a person has denied the request. StatusWithdrawn: the sandbox has withdrawn it.
 	StatusRejected  = Status(approval.Rejected)
 	StatusWithdrawn = Status(approval.Withdrawn)
+	// StatusVoid: another catalogue came into force while the request was pending or approved. Nobody can decide on the request or redeem
+	// it any more.
+	StatusVoid = Status(approval.Void)
 	// StatusIntent: the intent is recorded, and Vault will be asked next.
 	StatusIntent Status = "intent"
 	StatusIssued Status = "issued"

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -61,8 +62,8 @@ type Redemption struct {
 	Expect Expectation
 }
 
-// RedeemApproval decides an approved request again, and then issues and delivers the credential. If the request is pending or was
-// rejected, the result has Earlier and no record. Errors are as for Issue. RedeemApproval also returns ErrStale if the decision
+// RedeemApproval decides an approved request again, and then issues and delivers the credential. If the request is pending, was
+// rejected or is void, the result has Earlier and no record. Errors are as for Issue. RedeemApproval also returns ErrStale if the decision
 // or the caller's certificate has changed since the vote, and ErrNotApproved if the request was already redeemed or its approval
 // no longer counts.
 func (b *Broker) RedeemApproval(ctx context.Context, who attest.Identity, r Redemption, deliver Deliver) error {
@@ -70,7 +71,7 @@ func (b *Broker) RedeemApproval(ctx context.Context, who attest.Identity, r Rede
 	if err != nil {
 		return err
 	}
-	if c.Status == StatusPending || c.Status == StatusRejected {
+	if c.Status == StatusPending || c.Status == StatusRejected || c.Status == StatusVoid {
 		return deliver(Result{Earlier: &c.View})
 	}
 	rec, key, _, err := b.begin(ctx, who, func(catalogue *scopes.Catalogue, now time.Time) (Record, Key, error) {
@@ -79,6 +80,11 @@ func (b *Broker) RedeemApproval(ctx context.Context, who attest.Identity, r Rede
 		}
 		return b.prepareApproved(catalogue, who, c, r, now)
 	})
+	if errors.Is(err, ErrStale) || errors.Is(err, ErrNotApproved) { // perhaps because another catalogue has just come into force
+		if now, failed := b.cfg.Ledger.Get(ctx, c.ID, Reach{Subject: who.ID().String()}); failed == nil && now.Status == StatusVoid {
+			return now.Voided()
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -126,7 +126,7 @@ func (h *Hold) renew() *Token {
 		if h.cfg.Failed != nil {
 			h.cfg.Failed(err)
 		}
-		if !passes(err) && !errors.Is(err, ErrDecided) || !wait.For(h.patience, max(pause, wanted(err))) {
+		if !passes(err) && !errors.Is(err, ErrDecided) && !errors.Is(err, ErrStale) || !wait.For(h.patience, max(pause, wanted(err))) {
 			return nil
 		}
 	}

@@ -200,11 +200,11 @@ $$;
 CREATE FUNCTION crowded(subject text, besides bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RETURN besides + (SELECT count(*) FROM issuances AS i
-        WHERE i.spiffe_id = subject AND i.status = 'pending' AND i.expires_at > clock_timestamp()) >= 20;
+        WHERE i.spiffe_id = subject AND i.status = 'pending' AND i.expires_at > clock_timestamp() AND NOT outdated(i.entry_index)) >= 20;
 END $$;
 
--- redeemable reports whether a sandbox may redeem an approval now: on the kind of votes that the code names, at most a minute after the
--- request has expired, and a second time only if the first credential is dead and was not delivered, as far as Vault and the connection
+-- redeemable reports whether a sandbox may redeem an approval now: on the kind of votes that the code names, by the catalogue that people saw,
+-- at most a minute after the request has expired, and a second time only if the first credential is dead and was not delivered, as far as Vault and the connection
 -- tell. The caller holds the ledger's lock. The function is volatile, so it sees what was committed before that.
 CREATE FUNCTION redeemable(asked uuid, subject text, code text) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -214,6 +214,7 @@ BEGIN
             AND NOT EXISTS (SELECT FROM votes AS v WHERE v.request IN (i.id, i.remembered) AND v.verdict = 'deny')
             AND i.spiffe_id = subject
             AND i.expires_at + interval '1 minute' > clock_timestamp()
+            AND NOT outdated(i.entry_index)
             AND (i.status = 'approved' OR i.status = 'redeemed' AND i.redemptions < 2 AND EXISTS (
                 SELECT FROM issuances AS p
                 WHERE p.id = i.redeemed_by AND (p.status IN ('failed', 'compensated')
@@ -248,7 +249,7 @@ BEGIN
                 WHERE w.request = NEW.remembered AND w.voter = v.voter AND w.verdict = 'approve' AND w.covers = 'task'))
             OR NOT EXISTS (
                 SELECT FROM issuances AS r
-                WHERE r.id = NEW.remembered AND r.status IN ('approved', 'redeemed') AND r.remembered IS NULL
+                WHERE r.id = NEW.remembered AND r.status IN ('approved', 'redeemed') AND r.remembered IS NULL AND NOT outdated(r.entry_index)
                     AND (r.spiffe_id, r.context, r.scope, r.params, r.resource, r.catalogue, r.approval_group, r.approval_quorum)
                         = (NEW.spiffe_id, NEW.context, NEW.scope, NEW.params, NEW.resource, NEW.catalogue, NEW.approval_group,
                             NEW.approval_quorum)

@@ -131,13 +131,51 @@ BEGIN
                 AND NOT EXISTS (SELECT FROM catalogue_changes AS d WHERE d.proposal = p.id)));
 END $$;
 
+-- A request is void once another catalogue comes into force before people have decided and the sandbox has redeemed: then the credential
+-- would not be what people were shown. The change itself says so, in one commit, however many requests wait. So no row and no entry of a
+-- request repeats it. A later return to the earlier catalogue does not make the request valid again.
+
+-- outdated reports whether a catalogue was applied after the entry with an index. It is volatile, so it sees what was committed before the
+-- caller got the ledger's lock.
+CREATE FUNCTION outdated(since bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM catalogue_changes AS c WHERE c.kind = 'applied' AND c.entry_index > since);
+END $$;
+
+-- is_void is outdated for a request that waits for people or to be redeemed.
+CREATE FUNCTION is_void(asked uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM issuances AS i WHERE i.id = asked AND i.status IN ('pending', 'approved') AND outdated(i.entry_index));
+END $$;
+
+-- voided_by returns the version of the catalogue that made a request void, or NULL. A request that had expired by then stays expired.
+CREATE FUNCTION voided_by(status text, since bigint, expires_at timestamptz) RETURNS bigint LANGUAGE sql STABLE
+RETURN (
+    SELECT c.version FROM catalogue_changes AS c
+    WHERE voided_by.status IN ('pending', 'approved') AND c.kind = 'applied' AND c.entry_index > voided_by.since
+        AND c.time < voided_by.expires_at + CASE voided_by.status WHEN 'approved' THEN interval '1 minute' ELSE '0' END
+    ORDER BY c.entry_index LIMIT 1);
+
+-- A void request does not move any more, and no approval is used after a change.
+CREATE FUNCTION void_stays() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF outdated(OLD.entry_index) THEN
+        RAISE EXCEPTION 'request % is void: the catalogue has changed', NEW.id USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER issuances_void_stays BEFORE UPDATE ON issuances FOR EACH ROW
+    WHEN (OLD.status IN ('pending', 'approved') OR NEW.redemptions > OLD.redemptions) EXECUTE FUNCTION void_stays();
+
 -- +goose StatementEnd
 
 -- +goose Down
 -- Entries are permanent: this fails once there is one about a catalogue.
 ALTER TABLE entries ADD CONSTRAINT entries_of_catalogues CHECK (kind NOT LIKE 'catalogue.%');
 ALTER TABLE entries DROP CONSTRAINT entries_of_catalogues;
-DROP FUNCTION may_change_catalogue;
+DROP TRIGGER issuances_void_stays ON issuances;
+DROP FUNCTION may_change_catalogue, void_stays, voided_by, is_void, outdated;
 DROP TABLE catalogue_head;
 DROP TABLE catalogue_changes;
 DROP TABLE catalogues;

@@ -162,8 +162,12 @@ CREATE TRIGGER call_reports_gateway_says_so AFTER INSERT ON call_reports FOR EAC
 CREATE VIEW audit_issuances AS
 SELECT id, entry_index, time, trust_domain, spiffe_id AS sandbox, task, scope, authority, resource, params, reason,
     ttl_asked AS ttl_asked_seconds, ttl AS ttl_seconds, decision, decision_code, explanation, policies, catalogue,
-    CASE WHEN lapsed THEN 'expired' ELSE status END AS status, status_detail,
-    CASE WHEN lapsed THEN expires_at ELSE status_time END AS status_time, expires_at, approval_group, approval_quorum, votes,
+    CASE WHEN i.status IN ('pending', 'approved') AND voided_by(i.status, i.entry_index, i.expires_at) IS NOT NULL THEN 'void'
+        WHEN lapsed THEN 'expired' ELSE status END AS status, status_detail,
+    CASE WHEN i.status IN ('pending', 'approved') AND voided_by(i.status, i.entry_index, i.expires_at) IS NOT NULL THEN (
+            SELECT c.time FROM catalogue_changes AS c
+            WHERE c.kind = 'applied' AND c.version = voided_by(i.status, i.entry_index, i.expires_at))
+        WHEN lapsed THEN expires_at ELSE status_time END AS status_time, expires_at, approval_group, approval_quorum, votes,
     approves, redeemed_by, credential_kind, audience, key_id, encode(coalesce(claims_digest, secret_digest), 'hex') AS sha256,
     credential_name, actor AS ended_by, on_behalf_of
 FROM issuances AS i, LATERAL (

@@ -136,11 +136,12 @@ GRANT SELECT ON ledger_head, entries, entry_partitions, tree_tiles, checkpoints,
 REVOKE EXECUTE ON FUNCTION partition_size, guard_partition, add_partition, extend_entries, follow_entries,
     broken_rule, may_move, admit, signed, approved_by, enough, crowded, redeemable,
     may_register(text, text), may_register(text, text, text), may_unregister,
-    catalogue_digest, may_change_catalogue, tidy_terms, reportable, may_report, may_report_calls FROM PUBLIC;
+    catalogue_digest, may_change_catalogue, outdated, is_void, voided_by, tidy_terms, reportable, may_report, may_report_calls FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION extend_entries,
     broken_rule, may_move, admit, signed, approved_by, enough, crowded, redeemable,
     may_register(text, text), may_register(text, text, text), may_unregister,
-    catalogue_digest, may_change_catalogue, tidy_terms, reportable, may_report, may_report_calls TO brevet_broker;
+    catalogue_digest, may_change_catalogue, outdated, is_void, voided_by, tidy_terms, reportable, may_report, may_report_calls TO brevet_broker;
+GRANT EXECUTE ON FUNCTION voided_by TO brevet_auditor; -- audit_issuances calls it
 
 -- +goose StatementEnd
 

@@ -346,7 +346,7 @@ CREATE FUNCTION brevet.crowded(subject text, besides bigint) RETURNS boolean
     AS $$
 BEGIN
     RETURN besides + (SELECT count(*) FROM issuances AS i
-        WHERE i.spiffe_id = subject AND i.status = 'pending' AND i.expires_at > clock_timestamp()) >= 20;
+        WHERE i.spiffe_id = subject AND i.status = 'pending' AND i.expires_at > clock_timestamp() AND NOT outdated(i.entry_index)) >= 20;
 END $$;
 
 CREATE FUNCTION brevet.enough(asked uuid) RETURNS boolean
@@ -596,6 +596,15 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION brevet.is_void(asked uuid) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'brevet', 'pg_temp'
+    AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM issuances AS i WHERE i.id = asked AND i.status IN ('pending', 'approved') AND outdated(i.entry_index));
+END $$;
+
 CREATE FUNCTION brevet.issuance_terms(trust_domain text, reason text, spiffe_id text, facts text) RETURNS text[]
     LANGUAGE sql IMMUTABLE
     RETURN string_to_array(NULLIF("right"(((COALESCE(((('
@@ -772,6 +781,14 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION brevet.outdated(since bigint) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'brevet', 'pg_temp'
+    AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM catalogue_changes AS c WHERE c.kind = 'applied' AND c.entry_index > since);
+END $$;
+
 CREATE FUNCTION brevet.partition_size(grown bigint, during interval, last bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE
     SET search_path TO 'brevet', 'pg_temp'
@@ -821,7 +838,7 @@ BEGIN
                 WHERE w.request = NEW.remembered AND w.voter = v.voter AND w.verdict = 'approve' AND w.covers = 'task'))
             OR NOT EXISTS (
                 SELECT FROM issuances AS r
-                WHERE r.id = NEW.remembered AND r.status IN ('approved', 'redeemed') AND r.remembered IS NULL
+                WHERE r.id = NEW.remembered AND r.status IN ('approved', 'redeemed') AND r.remembered IS NULL AND NOT outdated(r.entry_index)
                     AND (r.spiffe_id, r.context, r.scope, r.params, r.resource, r.catalogue, r.approval_group, r.approval_quorum)
                         = (NEW.spiffe_id, NEW.context, NEW.scope, NEW.params, NEW.resource, NEW.catalogue, NEW.approval_group,
                             NEW.approval_quorum)
@@ -845,6 +862,7 @@ BEGIN
             AND NOT EXISTS (SELECT FROM votes AS v WHERE v.request IN (i.id, i.remembered) AND v.verdict = 'deny')
             AND i.spiffe_id = subject
             AND i.expires_at + interval '1 minute' > clock_timestamp()
+            AND NOT outdated(i.entry_index)
             AND (i.status = 'approved' OR i.status = 'redeemed' AND i.redemptions < 2 AND EXISTS (
                 SELECT FROM issuances AS p
                 WHERE p.id = i.redeemed_by AND (p.status IN ('failed', 'compensated')
@@ -926,6 +944,46 @@ CREATE FUNCTION brevet.tidy_terms() RETURNS void
 BEGIN
     PERFORM gin_clean_pending_list('issuances_by_term');
 END $$;
+
+CREATE FUNCTION brevet.void_stays() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'brevet', 'pg_temp'
+    AS $$
+BEGIN
+    IF outdated(OLD.entry_index) THEN
+        RAISE EXCEPTION 'request % is void: the catalogue has changed', NEW.id USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE TABLE brevet.catalogue_changes (
+    id uuid NOT NULL,
+    kind text NOT NULL,
+    digest text NOT NULL COLLATE pg_catalog."C",
+    base text COLLATE pg_catalog."C",
+    version bigint NOT NULL,
+    proposal uuid,
+    proposer text COLLATE pg_catalog."C",
+    actor text COLLATE pg_catalog."C",
+    reason text NOT NULL,
+    "time" timestamp with time zone NOT NULL,
+    entry_index bigint NOT NULL,
+    CONSTRAINT catalogue_changes_actor CHECK (((actor IS NOT NULL) OR ((kind = 'applied'::text) AND (version = 1)))),
+    CONSTRAINT catalogue_changes_actor_check CHECK ((actor <> ''::text)),
+    CONSTRAINT catalogue_changes_base CHECK ((((base IS NULL) = (version = 1)) AND (digest IS DISTINCT FROM base))),
+    CONSTRAINT catalogue_changes_kind_check CHECK ((kind = ANY (ARRAY['proposed'::text, 'applied'::text, 'rejected'::text]))),
+    CONSTRAINT catalogue_changes_proposal CHECK ((((proposal IS NULL) = (proposer IS NULL)) AND
+CASE kind
+    WHEN 'proposed'::text THEN (proposal IS NULL)
+    WHEN 'rejected'::text THEN (proposal IS NOT NULL)
+    ELSE ((proposer IS NULL) OR (proposer <> actor))
+END)),
+    CONSTRAINT catalogue_changes_version_check CHECK ((version >= 1))
+);
+
+CREATE FUNCTION brevet.voided_by(status text, since bigint, expires_at timestamp with time zone) RETURNS bigint
+    LANGUAGE sql STABLE
+    RETURN (SELECT c.version FROM brevet.catalogue_changes c WHERE ((voided_by.status = ANY (ARRAY['pending'::text, 'approved'::text])) AND (c.kind = 'applied'::text) AND (c.entry_index > voided_by.since) AND (c."time" < (voided_by.expires_at + CASE voided_by.status WHEN 'approved'::text THEN '00:01:00'::interval ELSE '00:00:00'::interval END))) ORDER BY c.entry_index LIMIT 1);
 
 CREATE FUNCTION brevet.vote_is_signed() RETURNS trigger
     LANGUAGE plpgsql
@@ -1022,11 +1080,15 @@ CREATE VIEW brevet.audit_issuances AS
     i.policies,
     i.catalogue,
         CASE
+            WHEN ((i.status = ANY (ARRAY['pending'::text, 'approved'::text])) AND (brevet.voided_by(i.status, i.entry_index, i.expires_at) IS NOT NULL)) THEN 'void'::text
             WHEN l.lapsed THEN 'expired'::text
             ELSE i.status
         END AS status,
     i.status_detail,
         CASE
+            WHEN ((i.status = ANY (ARRAY['pending'::text, 'approved'::text])) AND (brevet.voided_by(i.status, i.entry_index, i.expires_at) IS NOT NULL)) THEN ( SELECT c."time"
+               FROM brevet.catalogue_changes c
+              WHERE ((c.kind = 'applied'::text) AND (c.version = brevet.voided_by(i.status, i.entry_index, i.expires_at))))
             WHEN l.lapsed THEN i.expires_at
             ELSE i.status_time
         END AS status_time,
@@ -1134,31 +1196,6 @@ CREATE VIEW brevet.audit_votes AS
    FROM ((brevet.votes v
      JOIN brevet.issuances i ON ((i.id = v.request)))
      JOIN brevet.people p ON ((p.id = v.voter)));
-
-CREATE TABLE brevet.catalogue_changes (
-    id uuid NOT NULL,
-    kind text NOT NULL,
-    digest text NOT NULL COLLATE pg_catalog."C",
-    base text COLLATE pg_catalog."C",
-    version bigint NOT NULL,
-    proposal uuid,
-    proposer text COLLATE pg_catalog."C",
-    actor text COLLATE pg_catalog."C",
-    reason text NOT NULL,
-    "time" timestamp with time zone NOT NULL,
-    entry_index bigint NOT NULL,
-    CONSTRAINT catalogue_changes_actor CHECK (((actor IS NOT NULL) OR ((kind = 'applied'::text) AND (version = 1)))),
-    CONSTRAINT catalogue_changes_actor_check CHECK ((actor <> ''::text)),
-    CONSTRAINT catalogue_changes_base CHECK ((((base IS NULL) = (version = 1)) AND (digest IS DISTINCT FROM base))),
-    CONSTRAINT catalogue_changes_kind_check CHECK ((kind = ANY (ARRAY['proposed'::text, 'applied'::text, 'rejected'::text]))),
-    CONSTRAINT catalogue_changes_proposal CHECK ((((proposal IS NULL) = (proposer IS NULL)) AND
-CASE kind
-    WHEN 'proposed'::text THEN (proposal IS NULL)
-    WHEN 'rejected'::text THEN (proposal IS NOT NULL)
-    ELSE ((proposer IS NULL) OR (proposer <> actor))
-END)),
-    CONSTRAINT catalogue_changes_version_check CHECK ((version >= 1))
-);
 
 CREATE TABLE brevet.catalogue_head (
     only_row boolean DEFAULT true NOT NULL,
@@ -1609,6 +1646,8 @@ CREATE TRIGGER issuances_only_narrower AFTER INSERT ON brevet.issuances FOR EACH
 
 CREATE TRIGGER issuances_people_said_so AFTER UPDATE ON brevet.issuances FOR EACH ROW WHEN ((new.decision = 'pending'::text)) EXECUTE FUNCTION brevet.people_said_so();
 
+CREATE TRIGGER issuances_void_stays BEFORE UPDATE ON brevet.issuances FOR EACH ROW WHEN (((old.status = ANY (ARRAY['pending'::text, 'approved'::text])) OR (new.redemptions > old.redemptions))) EXECUTE FUNCTION brevet.void_stays();
+
 CREATE TRIGGER ledger_head_is_kept BEFORE INSERT OR DELETE OR TRUNCATE ON brevet.ledger_head FOR EACH STATEMENT EXECUTE FUNCTION brevet.forbid_change();
 
 CREATE TRIGGER passkeys_are_kept BEFORE DELETE OR TRUNCATE ON brevet.passkeys FOR EACH STATEMENT EXECUTE FUNCTION brevet.forbid_change();
@@ -1760,6 +1799,9 @@ REVOKE ALL ON FUNCTION brevet.follow_entries() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION brevet.guard_partition(name text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION brevet.is_void(asked uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION brevet.is_void(asked uuid) TO brevet_broker;
+
 REVOKE ALL ON FUNCTION brevet.may_change_catalogue(change_kind text, doc jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION brevet.may_change_catalogue(change_kind text, doc jsonb) TO brevet_broker;
 
@@ -1781,6 +1823,9 @@ GRANT ALL ON FUNCTION brevet.may_report_calls(asked uuid) TO brevet_broker;
 REVOKE ALL ON FUNCTION brevet.may_unregister(of text, which uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION brevet.may_unregister(of text, which uuid) TO brevet_broker;
 
+REVOKE ALL ON FUNCTION brevet.outdated(since bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION brevet.outdated(since bigint) TO brevet_broker;
+
 REVOKE ALL ON FUNCTION brevet.partition_size(grown bigint, during interval, last bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION brevet.redeemable(asked uuid, subject text, code text) FROM PUBLIC;
@@ -1797,6 +1842,13 @@ GRANT ALL ON FUNCTION brevet.signed(shown text, v brevet.votes) TO brevet_broker
 
 REVOKE ALL ON FUNCTION brevet.tidy_terms() FROM PUBLIC;
 GRANT ALL ON FUNCTION brevet.tidy_terms() TO brevet_broker;
+
+GRANT SELECT,INSERT ON TABLE brevet.catalogue_changes TO brevet_broker;
+GRANT SELECT ON TABLE brevet.catalogue_changes TO brevet_auditor;
+
+REVOKE ALL ON FUNCTION brevet.voided_by(status text, since bigint, expires_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION brevet.voided_by(status text, since bigint, expires_at timestamp with time zone) TO brevet_broker;
+GRANT ALL ON FUNCTION brevet.voided_by(status text, since bigint, expires_at timestamp with time zone) TO brevet_auditor;
 
 GRANT SELECT,INSERT ON TABLE brevet.call_reports TO brevet_broker;
 GRANT SELECT ON TABLE brevet.call_reports TO brevet_auditor;
@@ -1844,9 +1896,6 @@ GRANT UPDATE(entry) ON TABLE brevet.people TO brevet_broker;
 GRANT UPDATE(entry_index) ON TABLE brevet.people TO brevet_broker;
 
 GRANT SELECT ON TABLE brevet.audit_votes TO brevet_auditor;
-
-GRANT SELECT,INSERT ON TABLE brevet.catalogue_changes TO brevet_broker;
-GRANT SELECT ON TABLE brevet.catalogue_changes TO brevet_auditor;
 
 GRANT SELECT ON TABLE brevet.catalogue_head TO brevet_broker;
 GRANT SELECT ON TABLE brevet.catalogue_head TO brevet_auditor;

@@ -496,6 +496,7 @@ const (
 	StatusRevoking    Status = "revoking"
 	StatusUnknown     Status = "unknown"
 	StatusUsed        Status = "used"
+	StatusVoid        Status = "void"
 	StatusWithdrawn   Status = "withdrawn"
 )
 
@@ -531,6 +532,8 @@ func (e Status) Valid() bool {
 	case StatusUnknown:
 		return true
 	case StatusUsed:
+		return true
+	case StatusVoid:
 		return true
 	case StatusWithdrawn:
 		return true
@@ -684,7 +687,8 @@ type ApprovalCase struct {
 	// Status The state of a request or of its credential.
 	//
 	// A request that waits for people is `pending`. Then it is `approved`, `rejected` or `withdrawn`. It is
-	// `redeemed` once its credential was requested.
+	// `redeemed` once its credential was requested. It is `void` if another catalogue came into force before that: then
+	// send the same request again.
 	//
 	// `intent` means that Vault is about to be asked for the credential, and `failed` that no credential was made.
 	// `unknown` means that the answer of Vault was lost: nothing was delivered, and whatever Vault made expires.
@@ -715,7 +719,8 @@ type ApprovalDecided struct {
 	// Status The state of a request or of its credential.
 	//
 	// A request that waits for people is `pending`. Then it is `approved`, `rejected` or `withdrawn`. It is
-	// `redeemed` once its credential was requested.
+	// `redeemed` once its credential was requested. It is `void` if another catalogue came into force before that: then
+	// send the same request again.
 	//
 	// `intent` means that Vault is about to be asked for the credential, and `failed` that no credential was made.
 	// `unknown` means that the answer of Vault was lost: nothing was delivered, and whatever Vault made expires.
@@ -920,6 +925,10 @@ type Catalogue struct {
 
 	// Files Sorted by name.
 	Files []CatalogueFile `json:"files"`
+
+	// OpenRequests How many requests are pending, or approved and not redeemed. Another catalogue makes them void, in the commit
+	// that puts it in force.
+	OpenRequests int `json:"open_requests"`
 
 	// Reason The reason in the actor's own words. Untrusted text.
 	Reason string    `json:"reason"`
@@ -1155,7 +1164,8 @@ type Ended struct {
 	// Status The state of a request or of its credential.
 	//
 	// A request that waits for people is `pending`. Then it is `approved`, `rejected` or `withdrawn`. It is
-	// `redeemed` once its credential was requested.
+	// `redeemed` once its credential was requested. It is `void` if another catalogue came into force before that: then
+	// send the same request again.
 	//
 	// `intent` means that Vault is about to be asked for the credential, and `failed` that no credential was made.
 	// `unknown` means that the answer of Vault was lost: nothing was delivered, and whatever Vault made expires.
@@ -1372,7 +1382,8 @@ type Issuance struct {
 	// Status The state of a request or of its credential.
 	//
 	// A request that waits for people is `pending`. Then it is `approved`, `rejected` or `withdrawn`. It is
-	// `redeemed` once its credential was requested.
+	// `redeemed` once its credential was requested. It is `void` if another catalogue came into force before that: then
+	// send the same request again.
 	//
 	// `intent` means that Vault is about to be asked for the credential, and `failed` that no credential was made.
 	// `unknown` means that the answer of Vault was lost: nothing was delivered, and whatever Vault made expires.
@@ -1560,7 +1571,8 @@ type Pending struct {
 	// Status The state of a request or of its credential.
 	//
 	// A request that waits for people is `pending`. Then it is `approved`, `rejected` or `withdrawn`. It is
-	// `redeemed` once its credential was requested.
+	// `redeemed` once its credential was requested. It is `void` if another catalogue came into force before that: then
+	// send the same request again.
 	//
 	// `intent` means that Vault is about to be asked for the credential, and `failed` that no credential was made.
 	// `unknown` means that the answer of Vault was lost: nothing was delivered, and whatever Vault made expires.
@@ -1759,7 +1771,8 @@ type RequestState struct {
 	// Status The state of a request or of its credential.
 	//
 	// A request that waits for people is `pending`. Then it is `approved`, `rejected` or `withdrawn`. It is
-	// `redeemed` once its credential was requested.
+	// `redeemed` once its credential was requested. It is `void` if another catalogue came into force before that: then
+	// send the same request again.
 	//
 	// `intent` means that Vault is about to be asked for the credential, and `failed` that no credential was made.
 	// `unknown` means that the answer of Vault was lost: nothing was delivered, and whatever Vault made expires.
@@ -1891,7 +1904,8 @@ type ServerMetadata struct {
 // Status The state of a request or of its credential.
 //
 // A request that waits for people is `pending`. Then it is `approved`, `rejected` or `withdrawn`. It is
-// `redeemed` once its credential was requested.
+// `redeemed` once its credential was requested. It is `void` if another catalogue came into force before that: then
+// send the same request again.
 //
 // `intent` means that Vault is about to be asked for the credential, and `failed` that no credential was made.
 // `unknown` means that the answer of Vault was lost: nothing was delivered, and whatever Vault made expires.

@@ -32,6 +32,8 @@ var (
 	ErrNoNote      = errors.New("break-glass vote has no note")
 	ErrPasskey     = errors.New("approval is not signed by a passkey of the voter")
 	ErrNotApproved = errors.New("request is not approved")
+	ErrStale       = errors.New("request has changed")
+	ErrVoid        = fmt.Errorf("%w: it is void", ErrStale)
 )
 
 // Verdict is a person's answer to a request.
@@ -91,6 +93,7 @@ const (
 	Redeemed  Status = "redeemed"
 	Rejected  Status = "rejected"
 	Withdrawn Status = "withdrawn"
+	Void      Status = "void"
 )
 
 // Request holds the facts that votes and redemptions are checked against.
@@ -166,13 +169,15 @@ func (p Policy) ApprovedBy(r *Request) string {
 }
 
 // Next returns the status of a request after a vote. If the same person has voted the same way before, the status does not
-// change. Next returns ErrDecided if the vote is too late.
+// change. Next returns ErrDecided if the vote is too late, and ErrVoid if the request is void.
 func (p Policy) Next(r *Request, v Vote) (Status, error) {
 	if err := p.Entitled(v.Voter, v.Verdict, r); err != nil {
 		return "", err
 	}
 	open := r.Status == Pending && v.Time.Before(r.Expires) || r.Status == Approved && v.Time.Before(r.Expires.Add(RedeemGrace))
 	switch {
+	case r.Status == Void:
+		return "", ErrVoid
 	case r.HasVoteOf(v):
 		return r.Status, nil
 	case r.Status == Redeemed && v.Verdict == Deny:

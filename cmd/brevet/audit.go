@@ -57,7 +57,7 @@ type SearchFlags struct {
 	Scope       string            `help:"Only records of this scope."`
 	Task        string            `help:"Only records of this task."`
 	Decision    openapi.Decision  `help:"Only records with this decision: ${enum}." enum:",allow,deny,pending" default:""`
-	Status      openapi.Status    `help:"Only records in this state: ${enum}." enum:",denied,pending,approved,rejected,withdrawn,redeemed,intent,issued,failed,unknown,compensated,revoking,revoked,released,expired,used" default:""`
+	Status      openapi.Status    `help:"Only records in this state: ${enum}." enum:",denied,pending,approved,rejected,withdrawn,void,redeemed,intent,issued,failed,unknown,compensated,revoking,revoked,released,expired,used" default:""`
 	Since       time.Duration     `help:"Only records of this recent period, such as 24h."`
 	Words       string            `help:"Only records with all of these words in the reason."`
 	Param       map[string]string `help:"Only records with this parameter, such as repo=acme/api." placeholder:"NAME=VALUE"`

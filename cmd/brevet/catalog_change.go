@@ -38,6 +38,7 @@ func (c *CatalogPlanCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	var from *scopes.Catalogue
+	open := 0
 	switch {
 	case c.From != "":
 		from, err = loadFolder(c.From)
@@ -45,7 +46,7 @@ func (c *CatalogPlanCmd) Run(ctx context.Context, con *console) error {
 		err = errors.New("no catalogue to compare with: set --from to a folder, or --server or BREVET_SERVER to the broker's URL")
 	default:
 		err = call(ctx, con, OfficialFlags(c.serverFlags), func(broker *client.Client) (err error) {
-			from, err = catalogueInForce(ctx, broker)
+			from, open, err = catalogueInForce(ctx, broker)
 			return err
 		})
 	}
@@ -53,7 +54,7 @@ func (c *CatalogPlanCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	changes := diff.Compare(from, to)
-	if err := printDiff(con, changes); err != nil {
+	if err := printDiff(con, changes, open); err != nil {
 		return err
 	}
 	sayPolicies(con, from, to)
@@ -74,14 +75,19 @@ var marks = map[diff.Reach]string{
 type diffReport struct {
 	Changes bool         `json:"changes"`
 	Summary diff.Summary `json:"summary"`
+	// OpenRequests is how many requests the change would make void.
+	OpenRequests int `json:"open_requests"`
 	diff.Diff
 }
 
-// printDiff prints the changes between two catalogues.
-func printDiff(con *console, changes diff.Diff) error {
+// printDiff prints the changes between two catalogues, and how many open requests they would make void.
+func printDiff(con *console, changes diff.Diff, open int) error {
 	sum := changes.Summary()
+	if changes.Empty() {
+		open = 0
+	}
 	if con.json {
-		return con.encode(diffReport{Changes: !changes.Empty(), Summary: sum, Diff: changes})
+		return con.encode(diffReport{Changes: !changes.Empty(), Summary: sum, OpenRequests: open, Diff: changes})
 	}
 	for _, s := range changes.Scopes {
 		fmt.Fprintf(con.out, "%s scope %s%s\n", signs[s.Change], s.Name, marks[s.Reach])
@@ -117,6 +123,9 @@ func printDiff(con *console, changes diff.Diff) error {
 	}
 	if sum.Unclear > 0 {
 		line += fmt.Sprintf("; %d with unclear reach", sum.Unclear)
+	}
+	if open > 0 {
+		line += fmt.Sprintf("\nOpen requests that become void: %d. People can no longer approve them, and their sandboxes have to ask again.", open)
 	}
 	_, err := fmt.Fprintln(con.out, line)
 	return err
@@ -189,14 +198,14 @@ func (c *CatalogApplyCmd) Run(ctx context.Context, con *console) error {
 	for _, f := range files {
 		texts = append(texts, openapi.CatalogueFile{Name: f.Name, Text: string(f.Data)})
 	}
-	return c.change(ctx, con, func(broker *client.Client, from *scopes.Catalogue) error {
-		return c.replace(ctx, con, broker, swap{from, to, texts})
+	return c.change(ctx, con, func(broker *client.Client, from *scopes.Catalogue, open int) error {
+		return c.replace(ctx, con, broker, swap{from, to, open, texts})
 	})
 }
 
 // Run shows what the rollback would change, and applies it.
 func (c *CatalogRollbackCmd) Run(ctx context.Context, con *console) error {
-	return c.change(ctx, con, func(broker *client.Client, from *scopes.Catalogue) error {
+	return c.change(ctx, con, func(broker *client.Client, from *scopes.Catalogue, open int) error {
 		digest, err := findCatalogue(ctx, broker, c.Version)
 		if err != nil {
 			return err
@@ -205,18 +214,18 @@ func (c *CatalogRollbackCmd) Run(ctx context.Context, con *console) error {
 		if err != nil {
 			return err
 		}
-		return c.replace(ctx, con, broker, swap{from, to, files})
+		return c.replace(ctx, con, broker, swap{from, to, open, files})
 	})
 }
 
-// change calls do with the catalogue in force. It explains an error as call does, and also prints the problems in the files.
-func (f OfficialFlags) change(ctx context.Context, con *console, do func(_ *client.Client, from *scopes.Catalogue) error) error {
+// change calls do with the catalogue in force and the number of open requests. It explains an error as call does, and also prints the problems in the files.
+func (f OfficialFlags) change(ctx context.Context, con *console, do func(_ *client.Client, from *scopes.Catalogue, open int) error) error {
 	err := call(ctx, con, f, func(broker *client.Client) error {
-		from, err := catalogueInForce(ctx, broker)
+		from, open, err := catalogueInForce(ctx, broker)
 		if err != nil {
 			return err
 		}
-		return do(broker, from)
+		return do(broker, from, open)
 	})
 	explained, _ := errors.AsType[exitError](err)
 	if problem, ok := errors.AsType[*client.Problem](explained.err); ok && !con.json {
@@ -230,6 +239,7 @@ func (f OfficialFlags) change(ctx context.Context, con *console, do func(_ *clie
 // swap is the replacement of one catalogue by another.
 type swap struct {
 	from, to *scopes.Catalogue
+	open     int                     // requests that become void
 	files    []openapi.CatalogueFile // of to
 }
 
@@ -264,7 +274,7 @@ func (c consent) ask(con *console, s swap, doing string) error {
 	if !c.Yes && !canConfirm(con) {
 		return errors.New("confirmation requires a terminal: review with brevet catalog plan, then add --yes")
 	}
-	if err := printDiff(con, diff.Compare(s.from, s.to)); err != nil {
+	if err := printDiff(con, diff.Compare(s.from, s.to), s.open); err != nil {
 		return err
 	}
 	sayPolicies(con, s.from, s.to)
@@ -297,7 +307,7 @@ func (c *CatalogRejectCmd) Run(ctx context.Context, con *console) error {
 }
 
 func (c *catalogVerdict) decide(ctx context.Context, con *console, verdict openapi.CatalogueVerdict, doing string) error {
-	return c.change(ctx, con, func(broker *client.Client, from *scopes.Catalogue) error {
+	return c.change(ctx, con, func(broker *client.Client, from *scopes.Catalogue, open int) error {
 		digest, err := findCatalogue(ctx, broker, c.Version)
 		if err != nil {
 			return err
@@ -306,7 +316,10 @@ func (c *catalogVerdict) decide(ctx context.Context, con *console, verdict opena
 		if err != nil {
 			return err
 		}
-		if err := c.ask(con, swap{from: from, to: to}, doing); err != nil {
+		if verdict == openapi.CatalogueReject {
+			open = 0
+		}
+		if err := c.ask(con, swap{from: from, to: to, open: open}, doing); err != nil {
 			return err
 		}
 		change, err := broker.DecideCatalogue(ctx, from.Digest(), digest, openapi.CatalogueDecision{Verdict: verdict, Reason: c.Reason})
@@ -348,13 +361,14 @@ func (c *CatalogHistoryCmd) Run(ctx context.Context, con *console) error {
 	})
 }
 
-// catalogueInForce loads the catalogue that is in force on the server.
-func catalogueInForce(ctx context.Context, broker *client.Client) (*scopes.Catalogue, error) {
+// catalogueInForce loads the catalogue that is in force on the server. open is the number of requests that another one would make void.
+func catalogueInForce(ctx context.Context, broker *client.Client) (catalogue *scopes.Catalogue, open int, err error) {
 	now, err := broker.Catalogue(ctx)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return loadServed(now.Digest, now.Files)
+	catalogue, err = loadServed(now.Digest, now.Files)
+	return catalogue, now.OpenRequests, err
 }
 
 // The forms in which people name a catalogue. A number of 8 digits or more is the beginning of a digest.

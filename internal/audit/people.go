@@ -91,6 +91,8 @@ func (s *state) step(b *body, index int64) {
 	case r.status != b.Was || r.number(votes) != b.Votes || !r.mayMove(b.Status):
 		s.impossible(index, "its request was in another state")
 		return
+	case r.status != "redeemed" && s.outdated(r):
+		s.impossible(index, "its request was void: the catalogue had changed")
 	case b.Kind == "approval.vote" && r.asked.hash != b.Hash:
 		s.impossible(index, "it is a vote on another text than that of its request")
 	case b.Kind == "approval.vote" && r.asked.onBehalfOf != Null && r.asked.onBehalfOf == b.actor():
@@ -131,7 +133,7 @@ func (s *state) cast(r *record, b *body, v vote, index int64) {
 // remember lets the approvals for a task on an earlier request count for another request.
 func (s *state) remember(b *body, r *record, index int64) {
 	of := s.waiting(b.Of)
-	if of == nil || !of.asked.covers(r.asked) || of.asked.group != r.asked.group || of.asked.quorum != r.asked.quorum {
+	if of == nil || s.outdated(of) || !of.asked.covers(r.asked) || of.asked.group != r.asked.group || of.asked.quorum != r.asked.quorum {
 		s.impossible(index, "it reuses an approval of a different request")
 		return
 	}
@@ -154,6 +156,8 @@ func (s *state) redeem(b *body, index int64) {
 		!r.asked.covers(askedOf(b)):
 		s.impossible(index, "it redeems a request that is not approved")
 		return
+	case s.outdated(r):
+		s.impossible(index, "it redeems a request that was void: the catalogue had changed")
 	case s.delivered(r.values()[redeemedBy]):
 		s.impossible(index, "it redeems a request whose credential was already delivered")
 	case s.approvedBy(r.asked) != b.Decision.Code || s.rejected(r):
@@ -164,6 +168,9 @@ func (s *state) redeem(b *body, index int64) {
 	now[redemptions] = strconv.FormatInt(r.number(redemptions)+1, 10)
 	r.compact()
 }
+
+// outdated reports whether a catalogue was applied after a request was made. A request that was not redeemed by then is void.
+func (s *state) outdated(r *record) bool { return s.version > 0 && r.index < s.inForceSince }
 
 // rejected reports whether somebody has denied a request, or the earlier request whose approval it reuses.
 func (s *state) rejected(r *record) bool {

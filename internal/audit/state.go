@@ -25,6 +25,7 @@ type state struct {
 	ends                                                       map[string]taskEnd // by key of tasks
 	catalogue                                                  string
 	version                                                    int64
+	inForceSince                                               int64 // the entry that applied the catalogue
 	catalogues                                                 map[string]int64
 	decided                                                    map[string]bool   // the proposals that are decided
 	ballots                                                    map[string][]vote // by request
@@ -343,7 +344,7 @@ func (s *state) changeCatalogue(b *body, index int64) {
 		s.catalogues[b.Digest] = index
 	}
 	if b.Kind == "catalogue.applied" {
-		s.catalogue, s.version = b.Digest, b.Number
+		s.catalogue, s.version, s.inForceSince = b.Digest, b.Number, index
 		s.head.set(index, "true", number, b.Digest, b.ID)
 	}
 }

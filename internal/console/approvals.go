@@ -66,6 +66,9 @@ func (c *Console) askOf(one *broker.ApprovalRequest, who *visitor) (ask, error) 
 	a.Deny = no == nil && !denied && (open || a.Status == broker.StatusApproved || a.Status == broker.StatusRedeemed)
 	switch {
 	case a.Approve, a.Break, a.Deny && !open:
+	case a.Status == broker.StatusVoid:
+		a.Bar = fmt.Sprintf("This request is void: the catalogue changed at %s (version %d), so the credential would differ from what this page shows. "+
+			"The sandbox has to send the request again; then vote on the new request.", a.StatusTime.UTC().Format("2006-01-02 15:04:05 UTC"), a.VoidedBy)
 	case !open:
 		a.Bar = "This request is already decided."
 	case approved:

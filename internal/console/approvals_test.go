@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -283,6 +284,37 @@ func TestBrowserQuorum(t *testing.T) {
 		if got := metrics.Body.String(); !strings.Contains(got, want) {
 			t.Errorf("got no %s, want what is voted here counted:\n%s", want, got)
 		}
+	}
+	w.DB.Check(t)
+}
+
+// A catalogue that comes into force while approvers have requests open makes these void: pages say so, and a vote is refused with what to
+// do. The admin saw before how many.
+func TestBrowserCatalogueMakesRequestsVoid(t *testing.T) {
+	w := newWorld(t)
+	agent := w.agent(t, "triage-1")
+	first, second := waits(t, agent, comment("acme/api", "")), waits(t, agent, comment("acme/web", ""))
+	carol, alice, late := w.tab(t), w.tab(t), w.tab(t)
+	alice.login("alice")
+	alice.open("/approvals")
+	alice.sees("#ask-" + first)
+	late.login("alice")
+	late.open("/approvals/" + second)
+	late.sees(approve)
+	carol.login("carol")
+	carol.edits(wider)
+	carol.has("Open requests that become void: 2")
+	w.apply(t, "carol", "less waiting", files(catalogue, wider))
+	alice.run(chromedp.WaitNotPresent("#ask-"+first), chromedp.WaitNotPresent("#ask-"+second))
+	alice.has("No pending approvals.")
+	late.presses(approve, "Request is void")
+	late.has("The catalogue changed after the request was made", "Your vote was not counted", "has to send the request again")
+	late.open("/approvals/" + second)
+	late.has("Void", "This request is void: the catalogue changed at", "(version 2)", "vote on the new request")
+	late.run(chromedp.WaitNotPresent(approve), chromedp.WaitNotPresent(deny))
+	late.check("/approvals void")
+	if _, err := agent.Redeem(t.Context(), second, comment("acme/web", "")); !errors.Is(err, client.ErrStale) {
+		t.Errorf("got %v, want that the request is void", err)
 	}
 	w.DB.Check(t)
 }

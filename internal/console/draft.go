@@ -158,6 +158,7 @@ type draftView struct {
 	More     int // number of problems that are not listed
 	Diff     diffView
 	Vote     bool // whether another admin has to approve
+	Open     int  // number of requests that become void
 }
 
 // checkDraft shows what a draft would do. It changes nothing.
@@ -181,7 +182,11 @@ func (c *Console) checkDraft(r *http.Request, _ *visitor) (view, error) {
 	if err != nil && !unreadable(err) {
 		return view{}, err
 	}
-	v.Digest = loaded.Digest()
+	open, failed := c.cfg.Broker.OpenRequests(r.Context())
+	if failed != nil {
+		return view{}, failed
+	}
+	v.Digest, v.Open = loaded.Digest(), open
 	v.Diff = diffView{From: d.Base, To: v.Digest, Unread: unreadable(err), Files: diffFiles(base.files, d.files)}
 	if !v.Diff.Unread {
 		v.Diff.plan(base.Catalogue, loaded)
@@ -238,6 +243,7 @@ type proposalView struct {
 	Base   string // digest of the catalogue in force
 	Own    bool   // whether the reader is the proposer
 	Decide bool   // whether the reader may decide
+	Open   int    // number of requests that become void
 	Diff   diffView
 }
 
@@ -257,6 +263,9 @@ func (c *Console) proposal(r *http.Request, who *visitor) (view, error) {
 	}
 	v := proposalView{
 		Change: open[i], Base: head.Digest, Own: open[i].Actor == broker.PersonActor(who.Person).ID(), Decide: c.changesCatalogue(who),
+	}
+	if v.Open, err = c.cfg.Broker.OpenRequests(r.Context()); err != nil {
+		return view{}, err
 	}
 	v.Diff, err = c.compare(r, head.Digest, open[i].Digest)
 	return pageProposal.view("Catalogue proposal", v), err

@@ -217,6 +217,7 @@ var states = map[string]state{
 	string(broker.StatusApproved):    {"Approved", toneGood, ""},
 	string(broker.StatusRejected):    {"Rejected", toneBad, "denied by a person"},
 	string(broker.StatusWithdrawn):   {"Withdrawn", toneOver, ""},
+	string(broker.StatusVoid):        {"Void", toneOver, "the catalogue changed first; the sandbox has to ask again"},
 	string(broker.StatusRedeemed):    {"Redeemed", toneOver, "approved, and the credential was requested"},
 	string(broker.StatusIntent):      {"Issuing", toneInfo, ""},
 	string(broker.StatusIssued):      {"Issued", toneGood, ""},
@@ -279,7 +280,7 @@ func choicesOf(codes ...string) []choice {
 var (
 	statusChoices = choicesOf(
 		string(broker.StatusDenied), string(broker.StatusPending), string(broker.StatusApproved), string(broker.StatusRejected),
-		string(broker.StatusWithdrawn), string(broker.StatusRedeemed), string(broker.StatusIntent), string(broker.StatusIssued),
+		string(broker.StatusWithdrawn), string(broker.StatusVoid), string(broker.StatusRedeemed), string(broker.StatusIntent), string(broker.StatusIssued),
 		string(broker.StatusFailed), string(broker.StatusUnknown), string(broker.StatusCompensated), string(broker.StatusRevoking),
 		string(broker.StatusRevoked), string(broker.StatusReleased), string(broker.StatusExpired), string(broker.StatusUsed),
 	)

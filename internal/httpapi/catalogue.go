@@ -55,9 +55,13 @@ func (s *Server) GetCatalogue(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return 0, nil, err
 		}
+		open, err := s.cfg.Broker.OpenRequests(r.Context())
+		if err != nil {
+			return 0, nil, err
+		}
 		tag(w, head.Digest)
 		return http.StatusOK, Catalogue{
-			Digest: head.Digest, Version: head.Version, Since: head.Since, Actor: head.Actor, Reason: head.Reason, Files: filesOf(files),
+			Digest: head.Digest, OpenRequests: open, Version: head.Version, Since: head.Since, Actor: head.Actor, Reason: head.Reason, Files: filesOf(files),
 		}, nil
 	})
 }

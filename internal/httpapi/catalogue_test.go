@@ -357,21 +357,91 @@ func TestReplicasAgreeOnTheFirstCatalogue(t *testing.T) {
 	}
 }
 
-// H66: an approval under another catalogue does not apply, because people saw something else.
+// H66: another catalogue makes requests void that people approved or had to, because people saw something else. Nobody is asked in vain:
+// whoever waits learns at once, and each refusal says what happened and what to do.
 func TestApprovalUnderAnotherCatalogueIsVoid(t *testing.T) {
 	t.Parallel()
 	o := withPeople
 	o.Applied, o.CatalogueAdmins = true, []string{chief}
 	s := testkit.NewStack(t, o)
 	lagging := s.Replica(t)
-	sandbox := lagging.Client(t, agent)
-	id := waiting(t, sandbox, askFor("git.issues.write"))
-	if _, err := vote(t, s.Person(t, "carol"), id, openapi.VerdictApprove); err != nil {
+	sandbox, carol := lagging.Client(t, agent), s.Person(t, "carol")
+	approved, undecided := waiting(t, sandbox, askFor("git.issues.write")), waiting(t, sandbox, askFor("git.comments.write"))
+	if _, err := vote(t, carol, approved, openapi.VerdictApprove); err != nil {
 		t.Fatal(err)
 	}
-	apply(t, s.Client(t, chief), changed(t, o.Catalogue, "title: Write issues", "title: Write the issues"))
-	if _, err := sandbox.Redeem(t.Context(), id, askFor("git.issues.write")); code(err) != openapi.CodeStale {
-		t.Errorf("got %v, want stale", err)
+	before, err := s.Client(t, chief).Catalogue(t.Context())
+	if err != nil || before.OpenRequests != 2 {
+		t.Errorf("got %d open requests, %v, want 2", before.OpenRequests, err)
+	}
+	decisions := make(chan string, 1)
+	following, stop := context.WithCancel(t.Context())
+	defer stop()
+	known := make(chan struct{})
+	go func() {
+		_ = carol.WatchApprovals().Follow(following, func(e client.ApprovalEvent) error {
+			switch {
+			case e.Waiting != nil && e.Waiting.ID == undecided:
+				close(known)
+			case e.Decided != nil && e.Decided.ID == undecided:
+				decisions <- string(e.Decided.Status)
+			}
+			return nil
+		})
+	}()
+	<-known
+	states := make(chan openapi.RequestState, 1)
+	go func() {
+		state, err := sandbox.Wait(t.Context(), undecided)
+		if err != nil {
+			t.Errorf("waiting: %v", err)
+		}
+		states <- state
+	}()
+	began := time.Now()
+	change := apply(t, s.Client(t, chief), changed(t, o.Catalogue, "title: Write issues", "title: Write the issues"))
+	state := <-states
+	if state.Status != openapi.StatusVoid || !state.StatusAt.Equal(change.Time) || time.Since(began) > 10*time.Second {
+		t.Errorf("got %+v after %v, want it void", state, time.Since(began))
+	}
+	if status := <-decisions; status != "void" {
+		t.Errorf("an approver is told %q, want void", status)
+	}
+	stale := func(what string, err error) {
+		t.Helper()
+		var p *client.Problem
+		if !errors.As(err, &p) || p.Code != openapi.CodeStale || p.Title != "Request is void" || !strings.Contains(p.Detail, "send the same request again") ||
+			!strings.Contains(p.Explanation, "catalogue version 2 was applied at "+change.Time.UTC().Format(time.RFC3339)) {
+			t.Errorf("%s: got %v, want that the request is void, since when, and what to do", what, err)
+		}
+	}
+	for _, id := range []string{approved, undecided} {
+		for _, verdict := range []openapi.Verdict{openapi.VerdictApprove, openapi.VerdictDeny} {
+			after, err := vote(t, carol, id, verdict)
+			stale("voting", err)
+			if after.Status == openapi.StatusApproved {
+				t.Errorf("%s counts", verdict)
+			}
+		}
+		_, err = sandbox.Redeem(t.Context(), id, askFor("git.issues.write"))
+		stale("redeeming", err)
+		stale("withdrawing", sandbox.Withdraw(t.Context(), id))
+	}
+	if list, err := carol.Approvals(t.Context(), 10); err != nil || len(list.Approvals) > 0 {
+		t.Errorf("got %+v, %v, want nothing to decide", list, err)
+	}
+	if now, err := s.Client(t, chief).Catalogue(t.Context()); err != nil || now.OpenRequests != 0 {
+		t.Errorf("got %d open requests, %v, want 0", now.OpenRequests, err)
+	}
+	again := waiting(t, sandbox, askFor("git.issues.write"))
+	if again == approved {
+		t.Fatal("the same request is still void")
+	}
+	if _, err := vote(t, carol, again, openapi.VerdictApprove); err != nil {
+		t.Error(err)
+	}
+	if got, err := sandbox.Redeem(t.Context(), again, askFor("git.issues.write")); err != nil || got.Token == nil {
+		t.Errorf("got %+v, %v, want a credential", got, err)
 	}
 	s.DB.Check(t)
 }

@@ -157,6 +157,8 @@ var answers = []answer{
 		"An approval of this request must be signed by a passkey in the console, and the operator has configured no console. Your vote was not counted. Contact the operator, or the admin who owns the scope."),
 	problem(broker.ErrDecided, CodeDecided, http.StatusConflict, "Already decided",
 		"The request no longer waits for votes: it was approved, rejected, redeemed or withdrawn, or it has expired. If you approved it, your vote was not counted. If you denied a redeemed request, the denial is recorded and the credential is revoked. Read the request to see its state."),
+	problem(broker.ErrVoid, CodeStale, http.StatusConflict, "Request is void",
+		"Another catalogue came into force after the request was made; the member 'explanation' says when. The request can no longer be approved or redeemed: no vote was counted, and no credential was issued. If you are its sandbox, send the same request again, with a new Idempotency-Key if it had one. If you vote, wait for that request."),
 	problem(broker.ErrStale, CodeStale, http.StatusConflict, "Request has changed",
 		"The credential would differ from the one that the votes are for: the catalogue, the certificate or the request has changed. No credential was issued and no vote was counted. Read the request and vote again, or send a new request."),
 	problem(broker.ErrNotApproved, CodeNotApproved, http.StatusConflict, "Nothing to redeem",
@@ -283,6 +285,9 @@ func (s *Server) refused(h http.Header, r *http.Request, who caller, err error) 
 	}
 	if missing, ok := errors.AsType[*broker.NotMountedError](err); ok {
 		p.Explanation = fmt.Sprintf("no secrets engine is mounted at %q", missing.Mount)
+	}
+	if void, ok := errors.AsType[*broker.VoidError](err); ok {
+		p.Explanation = fmt.Sprintf("catalogue version %d was applied at %s", void.Version, void.Since.UTC().Format(time.RFC3339))
 	}
 	if refused, ok := errors.AsType[*broker.GitHubRefusedError](err); ok {
 		p.Explanation = refused.Why

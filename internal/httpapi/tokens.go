@@ -252,6 +252,9 @@ func (s *Server) denial(h http.Header, rec broker.Record) error {
 
 // rejection describes a request that people did not approve, or that has ended, in the same form as a denial by policy.
 func rejection(v *broker.View) error {
+	if v.Status == broker.StatusVoid {
+		return v.Voided()
+	}
 	reason, explanation, group := string(v.Status), "", "the group "+v.ApprovalGroup
 	if v.BreakGlass != "" {
 		group += " or " + v.BreakGlass

@@ -11,8 +11,8 @@ import (
 
 // announceSQL appends a batch of commands and projects their effects in the same statement. No two commands in a batch
 // concern the same task, quarantine, request or person. At most one concerns the catalogue, and at most one concerns
-// passkeys. Reports of uses and calls go through this statement too, because the one that appends issuances has no time for
-// them.
+// passkeys. A vote that follows a change of the catalogue in its batch counts as overtaken. Reports of uses and calls go
+// through this statement too, because the one that appends issuances has no time for them.
 const announceSQL = `
 WITH locked AS MATERIALIZED (
 	SELECT FROM ledger_head FOR UPDATE
@@ -34,7 +34,8 @@ WITH locked AS MATERIALIZED (
 		remembered = coalesce(i.remembered, (item.doc ->> 'of')::uuid),
 		actor = CASE WHEN item.doc ->> 'status' IN ('rejected', 'withdrawn') THEN item.doc #>> '{actor,id}' END
 	FROM item
-	WHERE item.kind LIKE 'approval.%' AND i.id = item.id
+	WHERE item.kind LIKE 'approval.%' AND i.id = item.id AND NOT is_void(item.id)
+		AND NOT EXISTS (SELECT FROM item AS c WHERE c.kind = 'catalogue.applied' AND c.n < item.n) -- is_void does not see it yet
 		AND (i.status, i.votes) = (item.doc ->> 'was', (item.doc ->> 'votes')::integer)
 		AND (i.status = 'redeemed'
 			OR clock_timestamp() < i.expires_at + CASE i.status WHEN 'approved' THEN interval '1 minute' ELSE '0' END)

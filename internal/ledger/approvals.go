@@ -130,7 +130,7 @@ func (l *Ledger) ReusableApprovals(ctx context.Context, asked broker.ReuseKey, s
 	rows, err := l.live.Query(ctx, `
 		SELECT `+record.Columns+` FROM issuances
 		WHERE spiffe_id = @spiffe_id AND task = @task AND scope = @scope AND time > @since
-			AND status IN ('approved', 'redeemed') AND remembered IS NULL
+			AND status IN ('approved', 'redeemed') AND remembered IS NULL AND entry_index > `+record.InForceSince+`
 		ORDER BY entry_index DESC LIMIT @limit`,
 		pgx.NamedArgs{"spiffe_id": asked.SPIFFEID, "task": asked.Task, "scope": asked.Scope, "since": since, "limit": maxReusable})
 	page, err := record.PageOf(rows, err, maxReusable)
@@ -192,6 +192,7 @@ func (l *Ledger) Votes(ctx context.Context, request string) ([]approval.Vote, er
 // waits is the condition that issuance i is pending, and that one of the groups q.groups may approve it or break the glass
 // for it, from within q.within.
 const waits = `(i.approval_group = ANY (q.groups) OR i.break_glass = ANY (q.groups)) AND i.status = 'pending' AND i.expires_at > now()
+	AND i.entry_index > ` + record.InForceSince + `
 	AND NOT EXISTS (
 		SELECT FROM task_ends AS e
 		WHERE e.spiffe_id = i.spiffe_id AND e.task = i.task AND (e.ended OR e.ends_at <= now()))
@@ -240,11 +241,11 @@ func (l *Ledger) Waiting(ctx context.Context, q broker.WaitingQuery) (views []br
 	return page.Records[:n], n < len(page.Records) || page.Next != 0, nil
 }
 
-// Decided implements [broker.Inbox]. A request that is past its time counts as decided.
+// Decided implements [broker.Inbox]. A request that is past its time or void counts as decided.
 func (l *Ledger) Decided(ctx context.Context, requests []string) ([]string, error) {
 	rows, err := l.read.Query(ctx, `
 		SELECT id::text FROM issuances
-		WHERE id = ANY (@ids::text[]::uuid[]) AND (status <> 'pending' OR expires_at <= now())`,
+		WHERE id = ANY (@ids::text[]::uuid[]) AND (status <> 'pending' OR expires_at <= now() OR entry_index < `+record.InForceSince+`)`,
 		pgx.NamedArgs{"ids": append([]string{}, requests...)})
 	ids, err := postgres.Collect(rows, err, pgx.RowTo[string])
 	return ids, postgres.Unavailable("looking for what is decided", err)

@@ -122,6 +122,15 @@ func (l *Ledger) CatalogueFiles(ctx context.Context, digest string) ([]scopes.Fi
 	return files, nil
 }
 
+// OpenRequests implements [broker.Catalogues].
+func (l *Ledger) OpenRequests(ctx context.Context) (n int, err error) {
+	err = l.live.QueryRow(ctx, `
+		SELECT count(*) FROM issuances
+		WHERE status IN ('pending', 'approved') AND expires_at > now() - interval '1 minute' AND NOT `+record.Lapsed+`
+			AND entry_index > `+record.InForceSince).Scan(&n)
+	return n, postgres.Unavailable("counting open requests", err)
+}
+
 // changes selects the catalogue changes that are not decisions, each with the decision on it.
 const changes = `
 	SELECT c.id, c.digest, coalesce(c.base, '') AS base, c.version, coalesce(c.actor, '') AS actor, c.reason, c.time,

@@ -181,7 +181,7 @@ func (l *Ledger) RequestsOfEndedTasks(ctx context.Context, task broker.Task, lim
 		FROM issuances AS i JOIN task_ends AS t ON t.spiffe_id = i.spiffe_id AND t.task = i.task
 			LEFT JOIN entries AS e ON e.index = t.entry_index,
 			LATERAL (SELECT convert_from(e.body, 'UTF8')::jsonb -> 'actor') AS ordered (actor)
-		WHERE t.ended AND i.status IN ('pending', 'approved') AND i.expires_at > now()
+		WHERE t.ended AND i.status IN ('pending', 'approved') AND i.expires_at > now() AND i.entry_index > `+record.InForceSince+`
 			AND (@spiffe_id::text = '' OR i.spiffe_id = @spiffe_id AND i.task = @task)
 		LIMIT @limit`,
 		pgx.NamedArgs{"spiffe_id": task.SPIFFEID, "task": task.Task, "limit": limit})

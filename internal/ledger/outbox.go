@@ -99,7 +99,8 @@ WITH held AS MATERIALIZED (
 	SELECT @name, b.index, n.kind, n.due
 	FROM batch AS b JOIN issuances AS i ON i.id = b.id, LATERAL (VALUES
 		('approval.waiting', now(), b.kind = 'request.pending'),
-		('approval.decided', i.expires_at, b.kind = 'request.pending'),
+		('approval.decided', CASE WHEN voided_by(i.status, b.index, i.expires_at) IS NULL THEN i.expires_at ELSE now() END,
+			b.kind = 'request.pending'),
 		('approval.decided', now(), b.doc ->> 'status' <> b.doc ->> 'was'),
 		('approval.break_glass', now(), b.doc ->> 'verdict' = 'break_glass'),
 		('credential.unrevoked', b.time + interval '10 seconds', b.kind = 'issuance.revoking')) AS n (kind, due, so)
@@ -108,6 +109,18 @@ WITH held AS MATERIALIZED (
 			SELECT FROM unnest(@within::text[]) AS w (id)
 			WHERE w.id IN (@everywhere, i.spiffe_id) OR starts_with(i.spiffe_id, w.id || '/'))
 	ON CONFLICT DO NOTHING
+), voided AS (
+	INSERT INTO webhook_notices (webhook, entry_index, kind, due)
+	SELECT @name, i.entry_index, 'approval.decided', now()
+	FROM batch AS b JOIN catalogue_changes AS c ON c.id = b.id, issuances AS i
+	WHERE b.kind = 'catalogue.applied' AND 'approval.decided' = ANY (@kinds::text[]) AND b.time > now() - interval '1 day'
+		AND i.status IN ('pending', 'approved') AND i.expires_at > b.time - interval '1 minute'
+		AND voided_by(i.status, i.entry_index, i.expires_at) = c.version
+		AND NOT EXISTS (SELECT FROM batch AS begun WHERE begun.index = i.entry_index)
+		AND EXISTS (
+			SELECT FROM unnest(@within::text[]) AS w (id)
+			WHERE w.id IN (@everywhere, i.spiffe_id) OR starts_with(i.spiffe_id, w.id || '/'))
+	ON CONFLICT (webhook, entry_index, kind) DO UPDATE SET due = now()
 )
 UPDATE webhooks AS w
 SET holder = @holder, held_until = now() + @lease::interval, next = coalesce((SELECT max(index) + 1 FROM batch), w.next)
@@ -116,7 +129,8 @@ RETURNING (SELECT count(*) FROM batch)`
 
 // collect stores the notices that follow from further entries, and returns how many entries there were, or -1 if another
 // Outbox holds the webhook. No entry records that a request has expired while it waited: collect stores that notice when the
-// wait begins, and pick checks it when the wait ends. The same goes for a revocation that takes too long.
+// wait begins, and pick checks it when the wait ends. The same goes for a revocation that takes too long. If a change of the
+// catalogue makes the request void, that notice is due at once.
 func (o *Outbox) collect(ctx context.Context, sub broker.Subscription) (seen int, err error) {
 	var kinds []string
 	for _, k := range sub.Kinds {
@@ -141,22 +155,24 @@ FROM (
 	ORDER BY entry_index, kind DESC
 	LIMIT 1
 	FOR UPDATE SKIP LOCKED
-) AS f, entries AS e, issuances AS i
+) AS f, entries AS e, issuances AS i, LATERAL (SELECT voided_by(i.status, i.entry_index, i.expires_at)) AS voided (version)
 WHERE (n.webhook, n.entry_index, n.kind) = (f.webhook, f.entry_index, f.kind) AND e.index = n.entry_index AND i.id = e.id
 RETURNING 'msg_' || encode(substr(sha256(convert_to(n.kind, 'UTF8') || e.leaf_hash), 1, 16), 'hex') AS id, n.kind,
 	i.id::text AS request, CASE
 		WHEN n.kind = 'credential.unrevoked' THEN i.status
 		WHEN n.kind = 'approval.waiting' THEN 'pending'
-		WHEN e.kind = 'request.pending' THEN 'expired'
+		WHEN e.kind = 'request.pending' THEN CASE WHEN voided.version IS NULL THEN 'expired' ELSE 'void' END
 		ELSE convert_from(e.body, 'UTF8')::jsonb ->> 'status' END AS status,
-	CASE WHEN e.kind = 'request.pending' AND n.kind = 'approval.decided' THEN i.expires_at ELSE e.time END AS time,
+	CASE WHEN e.kind = 'request.pending' AND n.kind = 'approval.decided' THEN coalesce((
+		SELECT c.time FROM catalogue_changes AS c WHERE c.kind = 'applied' AND c.version = voided.version), i.expires_at) ELSE e.time END AS time,
 	i.spiffe_id, i.scope, i.authority, i.resource, i.task,
 	coalesce(CASE n.kind WHEN 'approval.break_glass' THEN i.break_glass ELSE i.approval_group END, '') AS approval_group,
 	coalesce(CASE n.kind WHEN 'approval.break_glass' THEN @stand_in ELSE i.approval_quorum END, 0) AS approval_quorum, n.attempts, i.expires_at, n.entry_index,
 	CASE
 		WHEN n.kind = 'credential.unrevoked' THEN i.status <> 'revoking'
-		WHEN n.kind = 'approval.waiting' THEN i.remembered IS NOT NULL OR n.attempts > 1 AND (i.status <> 'pending' OR i.expires_at <= now())
-		WHEN e.kind = 'request.pending' THEN i.status <> 'pending'
+		WHEN n.kind = 'approval.waiting' THEN i.remembered IS NOT NULL OR n.attempts > 1 AND (
+			i.status <> 'pending' OR i.expires_at <= now() OR voided.version IS NOT NULL)
+		WHEN e.kind = 'request.pending' THEN i.status <> 'pending' AND voided.version IS NULL
 		ELSE false END AS moot`
 
 // picked is a row of pickSQL.

@@ -93,6 +93,18 @@ CREATE UNIQUE INDEX issuances_one_per_approval ON issuances (approves)
 		Package: "internal/ledger", Test: "^TestDeliveredCredentialUsesUpItsApproval$",
 	},
 	{
+		Claim: "I4", Breaks: "counts a vote on a request that a change of the catalogue has made void",
+		File: "internal/ledger/announce.go",
+		Old:  " AND NOT is_void(item.id)", New: "",
+		Package: "internal/ledger", Test: "^TestCatalogueChangeMakesOpenRequestsVoid$",
+	},
+	{
+		Claim: "I4", Breaks: "redeems an approval after the catalogue changed and changed back",
+		File: "migrations/00003_approvals.sql",
+		Old:  "            AND NOT outdated(i.entry_index)\n            AND (i.status", New: "            AND (i.status",
+		Package: "internal/ledger", Test: "^TestCatalogueChangeMakesOpenRequestsVoid$",
+	},
+	{
 		Claim: "I4", Breaks: "issues for another key than people were shown",
 		File: "migrations/00003_approvals.sql",
 		Old:  "            AND i.jkt IS NOT DISTINCT FROM NEW.jkt AND i.on_behalf_of IS NOT DISTINCT FROM NEW.on_behalf_of\n            AND i.on_behalf_groups", New: "            AND i.on_behalf_of IS NOT DISTINCT FROM NEW.on_behalf_of\n            AND i.on_behalf_groups",

@@ -18,8 +18,10 @@ import (
 const Columns = `
 	id::text AS id, entry_index, time, spiffe_id, svid_kind, thumbprint, task, scope, authority, resource, params, reason,
 	ttl_asked, ttl, decision, decision_code, explanation, policies, clamps, catalogue,
-	CASE WHEN ` + Lapsed + ` THEN 'expired' ELSE status END AS status, coalesce(status_detail, '') AS status_detail,
-	CASE WHEN ` + Lapsed + ` THEN expires_at ELSE status_time END AS status_time, expires_at,
+	CASE WHEN ` + Void + ` THEN 'void' WHEN ` + Lapsed + ` THEN 'expired' ELSE status END AS status, coalesce(status_detail, '') AS status_detail,
+	CASE WHEN ` + Void + ` THEN (
+			SELECT c.time FROM (SELECT ` + voidedBy + `) AS v (version) JOIN catalogue_changes AS c USING (version) WHERE c.kind = 'applied')
+		WHEN ` + Lapsed + ` THEN expires_at ELSE status_time END AS status_time, expires_at, coalesce(` + voidedBy + `, 0) AS voided_by,
 	coalesce(approval_group, '') AS approval_group, coalesce(approval_quorum, 0) AS approval_quorum,
 	coalesce(break_glass, '') AS break_glass, ` + Broken + ` AS broken,
 	coalesce(credential_kind, '') AS credential_kind, coalesce(audience, '') AS audience, coalesce(key_id, '') AS key_id,
@@ -40,6 +42,16 @@ const Broken = `(break_glass IS NOT NULL
 // Vault says so. An approved request can be redeemed for a minute more.
 const Lapsed = `(status IN ('issued', 'pending', 'approved') AND NOT leased
 	AND expires_at <= now() - CASE status WHEN 'approved' THEN interval '1 minute' ELSE '0' END)`
+
+// Void is the condition that a change of the catalogue has ended a request that waited for people or to be redeemed. The change's entry
+// says so, and none of the request. voidedBy is the version of that catalogue, or NULL.
+const (
+	Void     = `(` + voidedBy + ` IS NOT NULL)`
+	voidedBy = `CASE WHEN status IN ('pending', 'approved') THEN voided_by(status, entry_index, expires_at) END`
+)
+
+// InForceSince is the index of the entry that put the catalogue in force. A request that waits with a smaller index is void.
+const InForceSince = `coalesce((SELECT max(c.entry_index) FROM catalogue_changes AS c WHERE c.kind = 'applied'), -1)`
 
 // Row is a record as Postgres returns its Columns.
 type Row struct {
@@ -65,6 +77,7 @@ type Row struct {
 	Status, StatusDetail, Actor string
 	StatusTime                  time.Time
 	ExpiresAt                   *time.Time
+	VoidedBy                    int64
 
 	ApprovalGroup, BreakGlass, Canonical, Remembered string
 	ApprovalQuorum, Votes, Redemptions               int
@@ -126,6 +139,7 @@ func (r *Row) View() (*broker.View, error) {
 		Decision: r.Decision, DecisionCode: r.DecisionCode, Explanation: r.Explanation,
 		Policies: r.Policies, Clamps: r.Clamps, Catalogue: r.Catalogue,
 		Status: broker.Status(r.Status), StatusDetail: r.StatusDetail, StatusTime: r.StatusTime.UTC(), Expires: Instant(r.ExpiresAt),
+		VoidedBy:      r.VoidedBy,
 		ApprovalGroup: r.ApprovalGroup, ApprovalQuorum: r.ApprovalQuorum, BreakGlass: r.BreakGlass, Broken: r.Broken,
 		CredentialKind: r.CredentialKind, Audience: r.Audience, KeyID: r.KeyID, ClaimsDigest: r.ClaimsDigest,
 		VaultPath: r.VaultPath, Actor: r.Actor, Leased: r.Leased, Static: r.Static,

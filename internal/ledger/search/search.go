@@ -173,10 +173,11 @@ func (s *search) conditions() []string {
 		{q.Scope != "", `scope = @scope`},
 		{q.Task != "", `task = @task`},
 		{q.Decision != "", `decision = @decision`},
-		{q.Status == broker.StatusExpired, `(status = 'expired' OR ` + record.Lapsed + `)`},
-		{q.Status != "" && q.Status != broker.StatusExpired, `status = @status`},
+		{q.Status == broker.StatusExpired, `(status = 'expired' OR ` + record.Lapsed + `) AND NOT ` + record.Void},
+		{q.Status == broker.StatusVoid, `decision = 'pending' AND ` + record.Void},
+		{q.Status != "" && !derived[q.Status], `status = @status`},
 		{lapsing[q.Status], `NOT ` + record.Lapsed},
-		{undecided, `expires_at > now() - interval '1 minute'`},
+		{undecided, `expires_at > now() - interval '1 minute' AND entry_index > ` + record.InForceSince},
 		{!q.Since.IsZero(), `time >= @since`},
 		{!q.Until.IsZero(), `time < @until`},
 		{q.Words != "", `to_tsvector('pg_catalog.simple', reason) @@ plainto_tsquery('pg_catalog.simple', @words)`},
@@ -198,6 +199,9 @@ func (s *search) conditions() []string {
 	}
 	return all
 }
+
+// derived are the states that a record can have without an entry of its own.
+var derived = map[broker.Status]bool{broker.StatusExpired: true, broker.StatusVoid: true}
 
 // lapsing are the states that end by their time alone.
 var lapsing = map[broker.Status]bool{broker.StatusIssued: true, broker.StatusPending: true, broker.StatusApproved: true}
@@ -498,7 +502,7 @@ func (s *search) facts() string {
 			all += "\n" + f.kind + "=" + f.value
 		}
 	}
-	if q.Status != "" && q.Status != broker.StatusExpired && !lapsing[q.Status] {
+	if q.Status != "" && !derived[q.Status] && !lapsing[q.Status] {
 		all += "\nstatus=" + string(q.Status)
 	}
 	return all
