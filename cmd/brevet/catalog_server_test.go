@@ -10,6 +10,7 @@ import (
 	"github.com/brevet-dev/brevet/internal/testkit"
 	"github.com/brevet-dev/brevet/openapi"
 	"github.com/brevet-dev/brevet/scopes"
+	"github.com/brevet-dev/brevet/scopes/diff"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
@@ -207,5 +208,33 @@ func TestBeginningOfTwoDigestsIsAmbiguous(t *testing.T) {
 	}
 	if got, err := chooseCatalogue(all, "3"); got != one || err != nil {
 		t.Errorf("got %s, %v", got, err)
+	}
+}
+
+// TestPlanCountsRequestsThatBecomeVoid checks that a plan says how many open requests a change makes void, and that the same catalogue
+// makes none void.
+func TestPlanCountsRequestsThatBecomeVoid(t *testing.T) {
+	folder := draftOf(t)
+	edit(t, filepath.Join(folder, "office.yaml"), "quorum: 2", "quorum: 1")
+	from, err := loadFolder(exampleCatalogue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := loadFolder(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		to   *scopes.Catalogue
+		open int
+		says bool
+	}{{to, 3, true}, {to, 0, false}, {from, 3, false}} {
+		var out strings.Builder
+		if err := printDiff(&console{out: &out}, diff.Compare(from, tc.to), tc.open); err != nil {
+			t.Fatal(err)
+		}
+		if says := strings.Contains(out.String(), "Open requests that become void: 3. People can no longer approve them"); says != tc.says {
+			t.Errorf("with %d open: got %q", tc.open, out.String())
+		}
 	}
 }
