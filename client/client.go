@@ -117,7 +117,8 @@ func New(cfg Config, options ...Option) (*Client, error) {
 	if cfg.HTTPClient != nil && (c.tls != nil || c.rotating != nil) {
 		return nil, errors.New("client: give either an HTTP client or the TLS of WithX509 and WithServer")
 	}
-	timeout, transport := defaultTimeout, http.RoundTripper(nil)
+	timeout := defaultTimeout
+	var transport http.RoundTripper
 	switch given := cfg.HTTPClient; {
 	case given != nil:
 		if transport = given.Transport; transport == nil {
