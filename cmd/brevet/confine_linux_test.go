@@ -307,7 +307,7 @@ func (s *session) confinedMistakes(t *testing.T) {
 		"is not a mode such as 0660":                    {"egress", "--task", "t", "--socket", "/tmp/none/s", "--socket-mode", "0777"},
 		"is not UID or UID:GID":                         {"egress", "--task", "t", "--socket", "/tmp/none/s", "--socket-owner", "somebody"},
 		"--socket-mode and --socket-owner require":      {"egress", "--task", "t", "--socket-mode", "0660"},
-		"use a folder of your own for a socket":         {"egress", "--task", "t", "--listen", "none", "--dir", t.TempDir(), "--socket", "/tmp/brevet-s", "--socket-mode", "0666"},
+		"other users can change /tmp: use a folder":     {"egress", "--task", "t", "--listen", "none", "--dir", t.TempDir(), "--socket", "/tmp/brevet-s", "--socket-mode", "0666"},
 		"of no use otherwise":                           {"confined", "run"},
 		"brevet exec --egress --confine runs this comm": {"confined", "set-up", "{}"},
 		"no program to run: name it after --":           {"egress", "connect", "--socket", "/tmp/none/s", "--"},

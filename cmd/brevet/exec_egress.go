@@ -39,12 +39,18 @@ func (f ConfineFlags) hidden() []string {
 	if store, err := loginStore(); err == nil {
 		all = append(all, filepath.Dir(store.Path))
 	}
-	// HOME may be another one than that in which the user has logged in.
-	if own, err := user.LookupId(strconv.Itoa(os.Getuid())); err == nil && filepath.IsAbs(own.HomeDir) {
-		all = append(all, filepath.Join(own.HomeDir, ".config", "brevet"), filepath.Join(own.HomeDir, ".local", "state", "brevet"))
+	// These variables may be others than those with which the user has logged in.
+	homes := []string{os.Getenv("HOME")}
+	if own, err := user.LookupId(strconv.Itoa(os.Getuid())); err == nil {
+		homes = append(homes, own.HomeDir)
+	}
+	for _, home := range homes {
+		if filepath.IsAbs(home) {
+			all = append(all, filepath.Join(home, ".config", "brevet"), filepath.Join(home, ".local", "state", "brevet"))
+		}
 	}
 	for _, folder := range all {
-		_ = os.MkdirAll(folder, 0o700) // whoever cannot create it now cannot do so later
+		_ = os.MkdirAll(folder, 0o700) //nolint:gosec // by the user, who cannot create later what fails now
 	}
 	for _, name := range []string{"BREVET_DEV_STATE", "SVID_DIR"} {
 		if folder := os.Getenv(name); filepath.IsAbs(folder) {

@@ -15,7 +15,8 @@ var ofSystems = []string{
 // settings are variables of these systems that hold no credential.
 var settings = []string{
 	"AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ROLE_ARN", "AWS_ENDPOINT_URL", "AZURE_CLIENT_ID", "AZURE_TENANT_ID", "GOOGLE_CLOUD_PROJECT",
-	"CLOUDSDK_CORE_PROJECT", "GITHUB_REPOSITORY", "GH_HOST", "PGDATABASE", "PGUSER", "PGAPPNAME", "PGOPTIONS",
+	"CLOUDSDK_CORE_PROJECT", "GITHUB_REPOSITORY", "GH_HOST", "PGDATABASE", "PGUSER", "PGHOST", "PGPORT", "PGSSLMODE", "AWS_CA_BUNDLE",
+	"CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", "PGAPPNAME", "PGOPTIONS",
 }
 
 // single are further variables that lead to credentials.
