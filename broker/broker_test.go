@@ -82,6 +82,10 @@ func (p *tape) Get(context.Context, string, broker.Reach) (*broker.View, error) 
 	return nil, broker.ErrNotFound
 }
 
+func (p *tape) EqualRequest(context.Context, broker.Record, []string) (*broker.View, error) {
+	return nil, nil //nolint:nilnil // there is none
+}
+
 func (p *tape) List(context.Context, broker.Query, broker.Reach) (broker.Page, error) {
 	return broker.Page{}, nil
 }
@@ -383,9 +387,7 @@ func TestIdempotencyKeyUsedBefore(t *testing.T) {
 		{"same request, issued", read(), broker.StatusIssued, broker.ErrAlreadyIssued},
 		{"same request, denied", read(), broker.StatusDenied, nil},
 		{"same request, pending", read(), broker.StatusPending, nil},
-		{"same request, approved", read(), broker.StatusApproved, nil},
 		{"same request, rejected", read(), broker.StatusRejected, nil},
-		{"same request, redeemed", read(), broker.StatusRedeemed, broker.ErrAlreadyIssued},
 		{"another request", changed, broker.StatusDenied, broker.ErrIdempotencyMismatch},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -82,6 +82,8 @@ var (
 	ErrNoNote = approval.ErrNoNote
 	// ErrConcurrentChange: a concurrent vote changed the request.
 	ErrConcurrentChange = errors.New("request was changed concurrently")
+	// ErrAlreadyAsked: an equal request of the sandbox is pending.
+	ErrAlreadyAsked = errors.New("equal request is pending")
 	// ErrSuperseded: the request was decided by a catalogue that is no longer in force.
 	ErrSuperseded = errors.New("catalogue was superseded")
 	// ErrOtherCatalogue: the catalogue in force is not the one that the change is based on.

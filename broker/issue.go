@@ -33,6 +33,7 @@ const (
 var (
 	errLate        = fmt.Errorf("%w: timed out", ErrVaultUnavailable)
 	errUndelivered = errors.New("the credential was not delivered")
+	errOpen        = errors.New("an equal request is open")
 )
 
 // Result is what became of a request.
@@ -41,8 +42,8 @@ type Result struct {
 	Record Record
 	// Credential is set only if the status of Record is StatusIssued. It is nil for a permit (KindNone).
 	Credential *Credential
-	// Earlier is the record of an earlier request with the same idempotency key that was denied or is pending. For a
-	// redemption, it is the request to redeem, if that is still pending or was rejected.
+	// Earlier is the record of an earlier request that this one repeats, if that was denied or is pending. For a redemption, it is
+	// the request to redeem, if that is still pending or was rejected.
 	Earlier *View
 }
 
@@ -53,7 +54,29 @@ type Deliver func(Result) error
 // Issue decides a request, commits the record, and only then mints and delivers. If Issue returns an error, the sandbox gets no
 // credential. The error is *scopes.InvalidAsk for an invalid request, *UnexpectedGrantError, the error of deliver, or a sentinel of this
 // package. A denial is a result, not an error.
+//
+// A request that repeats an open one is that request: if people still have to approve it, the result has Earlier, and nothing is
+// recorded; if they have approved it, Issue redeems it. A request repeats another if it has the same idempotency key, or if neither has
+// one and they are equal (see Approvals.EqualRequest).
 func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request, deliver Deliver) error {
+	var closed []string
+	for range maxSuperseded {
+		open, err := b.issue(ctx, who, req, closed, deliver)
+		if open != nil {
+			err = b.RedeemApproval(ctx, who, redemptionOf(open.ID, req), deliver)
+		}
+		switch {
+		case open != nil && (errors.Is(err, ErrNotApproved) || errors.Is(err, ErrStale)):
+			closed = append(closed, open.ID) // it cannot be redeemed any more, so this is a new request
+		case !errors.Is(err, ErrAlreadyAsked): // otherwise the equal request was made a moment ago: the next round finds it
+			return err
+		}
+	}
+	return ErrConcurrentChange
+}
+
+// issue is Issue, except that it only returns an equal request that is open.
+func (b *Broker) issue(ctx context.Context, who attest.Identity, req Request, closed []string, deliver Deliver) (open *View, err error) {
 	var reuse string // the request whose approval covers this one
 	rec, key, earlier, err := b.begin(ctx, who, func(catalogue *scopes.Catalogue, now time.Time) (Record, Key, error) {
 		decision, err := catalogue.Decide(asking(who, req), askOf(req), now)
@@ -64,30 +87,56 @@ func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request, de
 			return Record{}, Key{}, err
 		}
 		rec, key, err := b.prepare(who, bindable(req, decision), decision, now)
-		if err != nil {
+		if err != nil || rec.Status != StatusPending {
+			return rec, key, err
+		}
+		if open, err = b.openRequest(ctx, rec, closed); err != nil {
 			return Record{}, Key{}, err
+		}
+		if open != nil && open.Status != StatusPending {
+			return Record{}, Key{}, errOpen
 		}
 		if reuse, err = b.reusableApproval(ctx, rec); err != nil {
 			return Record{}, Key{}, err
 		}
-		if rec.Status == StatusPending && reuse == "" {
+		switch {
+		case open != nil:
+			return Record{}, Key{}, errOpen
+		case reuse == "":
 			rec.Limits = append(rec.Limits, askingLimit(rec))
 		}
 		return rec, key, nil
 	})
 	switch {
+	case errors.Is(err, errOpen) && reuse != "":
+		return nil, b.reuseApproval(ctx, who, open.ID, req, reuse, deliver)
+	case errors.Is(err, errOpen):
+		return open, nil
 	case err != nil:
-		return err
+		return nil, err
 	case earlier != nil && earlier.RequestDigest != rec.Digest:
-		return ErrIdempotencyMismatch
-	case earlier != nil && (earlier.Status == StatusDenied || earlier.Decision == string(scopes.Pending) && earlier.Status != StatusRedeemed):
-		return deliver(Result{Earlier: earlier})
+		return nil, ErrIdempotencyMismatch
 	case earlier != nil:
-		return ErrAlreadyIssued
+		return nil, b.repeat(ctx, who, req, earlier, deliver)
 	case rec.Status == StatusPending && reuse != "":
-		return b.reuseApproval(ctx, who, rec, reuse, deliver)
+		return nil, b.reuseApproval(ctx, who, rec.ID, req, reuse, deliver)
 	}
-	return b.mint(ctx, rec, key, deliver)
+	return nil, b.mint(ctx, rec, key, deliver)
+}
+
+// repeat answers a request whose idempotency key was used before, for the same request.
+func (b *Broker) repeat(ctx context.Context, who attest.Identity, req Request, earlier *View, deliver Deliver) error {
+	switch {
+	case earlier.Decision == string(scopes.Allow):
+		return ErrAlreadyIssued
+	case earlier.Status != StatusApproved && earlier.Status != StatusRedeemed:
+		return deliver(Result{Earlier: earlier})
+	}
+	err := b.RedeemApproval(ctx, who, redemptionOf(earlier.ID, req), deliver)
+	if earlier.Status == StatusRedeemed && errors.Is(err, ErrNotApproved) {
+		return ErrAlreadyIssued
+	}
+	return err
 }
 
 // begin decides a request and commits its record. If the ledger refuses the decision because another catalogue came into force,

@@ -21,6 +21,7 @@ type Ledger interface {
 	// Begin commits nothing and returns:
 	//   - the earlier record, if the subject has already used the record's idempotency key
 	//   - ErrSuperseded, if the record was decided by a catalogue that is not in force
+	//   - ErrAlreadyAsked, if the record waits for approval, has no idempotency key, and EqualRequest would return a pending request
 	//   - ErrNotApproved, if the request that the record redeems cannot be redeemed any more
 	//   - ErrInactive, if the record derives a token, and one that it comes from is not in force any more
 	//   - ErrQuarantined, ErrTaskEnded, or a *Limited for one of its limits, unless the record is a denial
@@ -102,6 +103,12 @@ type Approvals interface {
 	UpsertPerson(ctx context.Context, v approval.Voter, at time.Time) (approval.Voter, error)
 	// Votes returns the votes on a request, oldest first, each with the latest known data about its voter.
 	Votes(ctx context.Context, request string) ([]approval.Vote, error)
+	// EqualRequest returns the request of the same sandbox that is equal to a record which would wait for approval, and that is
+	// pending or can be redeemed. It returns nil if there is none. Two requests are equal if people are shown the same, apart from
+	// what is of one request alone and from the granted TTL, and if they ask for the same TTL. The reason does not count, and a
+	// request with an idempotency key is equal to no other. EqualRequest skips the requests in except, those of an ended task and
+	// those of a sandbox in quarantine.
+	EqualRequest(ctx context.Context, rec Record, except []string) (*View, error)
 	// ReusableApprovals returns requests whose approval may cover a new one: same sandbox, task and scope, approved since the
 	// given time, newest first. It returns only a few.
 	ReusableApprovals(ctx context.Context, asked ReuseKey, since time.Time) ([]View, error)

@@ -12,21 +12,29 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
-// reuseApproval redeems a request at once, because people approved an earlier one for the whole task. It is recorded like any
+// reuseApproval redeems a pending request at once, because people approved another one for the whole task. It is recorded like any
 // other request, with the votes that it relies on. If the reuse cannot be recorded, the request waits for approval.
-func (b *Broker) reuseApproval(ctx context.Context, who attest.Identity, rec Record, of string, deliver Deliver) error {
+func (b *Broker) reuseApproval(ctx context.Context, who attest.Identity, id string, req Request, of string, deliver Deliver) error {
 	// A disconnect must not stop this: the request would then wait for people, although it was not counted against AskingLimit.
 	err := b.cfg.Approvals.Apply(context.WithoutCancel(ctx), Transition{
-		Request: rec.ID, Was: StatusPending, Becomes: StatusApproved, Time: b.cfg.Now().UTC(), Actor: rec.Subject.ID.String(),
-		Remembered: of,
+		Request: id, Was: StatusPending, Becomes: StatusApproved, Time: b.cfg.Now().UTC(), Actor: who.ID().String(), Remembered: of,
 	})
-	if err != nil {
-		b.cfg.Log.WarnContext(ctx, "an approval was not reused", "request", rec.ID, "of", of, "error", err)
-		return deliver(Result{Record: rec})
+	if err != nil { // RedeemApproval delivers that it is pending, or what became of it meanwhile
+		b.cfg.Log.WarnContext(ctx, "an approval was not reused", "request", id, "of", of, "error", err)
 	}
-	return b.RedeemApproval(ctx, who, Redemption{
-		Request: rec.ID, CSR: rec.Request.CSR, PublicKey: rec.Request.PublicKey, JKT: rec.Request.JKT,
-	}, deliver)
+	return b.RedeemApproval(ctx, who, redemptionOf(id, req), deliver)
+}
+
+// openRequest returns an open request that rec would repeat, or nil. The ledger finds a repeated idempotency key itself.
+func (b *Broker) openRequest(ctx context.Context, rec Record, closed []string) (*View, error) {
+	if rec.Request.IdempotencyKey != "" {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	open, err := b.cfg.Approvals.EqualRequest(ctx, rec, closed)
+	if err != nil {
+		return nil, fmt.Errorf("looking for an equal request: %w", err)
+	}
+	return open, nil
 }
 
 // reusableApproval returns the ID of the request whose approval covers rec. It returns "" if there is none, or if rec needs no
@@ -60,6 +68,10 @@ type Redemption struct {
 	// JKT is the thumbprint of the key that the caller has proved. It must be that of the request.
 	JKT    string
 	Expect Expectation
+}
+
+func redemptionOf(id string, req Request) Redemption {
+	return Redemption{Request: id, CSR: req.CSR, PublicKey: req.PublicKey, JKT: req.JKT, Expect: req.Expect}
 }
 
 // RedeemApproval decides an approved request again, and then issues and delivers the credential. If the request is pending, was

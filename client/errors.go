@@ -51,6 +51,26 @@ var (
 	ErrAnswer = errors.New("response is not a Brevet response")
 )
 
+// errEarlier is why Await does not withdraw a request.
+var errEarlier = errors.New("it was made earlier, and others may wait for it")
+
+// AbandonedError means that the wait for approval of a request ended before people decided.
+type AbandonedError struct {
+	Pending Pending // the request
+	Kept    error   // why the request is not withdrawn, so that people can still approve it; nil if it is withdrawn
+	Err     error   // why the wait ended
+}
+
+func (a *AbandonedError) Error() string {
+	if a.Kept == nil {
+		return fmt.Sprintf("%v; request %s is withdrawn", a.Err, a.Pending.ID)
+	}
+	return fmt.Sprintf("%v; request %s is not withdrawn: %v", a.Err, a.Pending.ID, a.Kept)
+}
+
+// Unwrap returns why the wait ended.
+func (a *AbandonedError) Unwrap() error { return a.Err }
+
 // sentinels maps codes to errors. It is the inverse of the server's table.
 var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodeMalformedBody:        ErrInvalid,

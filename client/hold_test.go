@@ -26,6 +26,7 @@ type desk struct {
 	mu        sync.Mutex
 	asked     []time.Time
 	redeemed  int
+	overtaken int // how many redemptions come too late
 	released  []string
 	withdrawn []string
 }
@@ -49,7 +50,10 @@ func (d *desk) RoundTrip(r *http.Request) (*http.Response, error) {
 		d.withdrawn = append(d.withdrawn, path[1])
 		w.WriteHeader(http.StatusNoContent)
 	case len(path) == 3:
-		d.redeemed++
+		if d.redeemed++; d.redeemed <= d.overtaken {
+			refused(w, openapi.CodeNotApproved, 409)
+			break
+		}
 		issued(w, "approved", time.Minute)
 	default:
 		writeToken(w, 200, fmt.Sprintf(`{"id":%q,"status":%q}`, path[1], d.state()))
@@ -84,6 +88,11 @@ func refused(w http.ResponseWriter, code openapi.ProblemCode, status int) {
 
 func pending(w http.ResponseWriter, id string) {
 	writeToken(w, 202, fmt.Sprintf(`{"id":%q,"approval":{"group":"oncall","quorum":1},"expires_at":%q}`, id, time.Now().Add(10*time.Minute).Format(time.RFC3339)))
+}
+
+// earlier is pending for a request that was made earlier.
+func earlier(w http.ResponseWriter, id string) {
+	writeToken(w, 202, fmt.Sprintf(`{"id":%q,"earlier":true,"approval":{"group":"oncall","quorum":1},"expires_at":%q}`, id, time.Now().Add(10*time.Minute).Format(time.RFC3339)))
 }
 
 func name(n int) string { return fmt.Sprintf("c-%d", n) }
@@ -234,6 +243,54 @@ func TestObtainWithdrawsAbandonedRequests(t *testing.T) {
 			t.Errorf("got %v, and withdrew %v", err, d.withdrawn)
 		}
 	})
+}
+
+// Others may wait for a request that was made earlier.
+func TestObtainKeepsEarlierRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{
+			answer: func(n int, w http.ResponseWriter) { earlier(w, name(n)) },
+			state:  func() openapi.Status { return openapi.StatusPending },
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := d.client(t).Obtain(ctx, anAsk, nil)
+		abandoned, ok := errors.AsType[*client.AbandonedError](err)
+		if !ok || abandoned.Kept == nil || abandoned.Pending.ID != "c-1" || !errors.Is(err, context.DeadlineExceeded) || len(d.withdrawn) > 0 {
+			t.Errorf("got %v, and withdrew %v, want nothing withdrawn", err, d.withdrawn)
+		}
+	})
+}
+
+// Two processes of a sandbox that obtain the same share one request. The one that comes too late asks again, unless its own request was
+// withdrawn, rejected or has expired.
+func TestObtainAsksAgainIfAnotherProcessWasFaster(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		state  openapi.Status
+		answer func(http.ResponseWriter, string)
+		key    string
+		again  bool
+	}{
+		{"approved, then redeemed by another", openapi.StatusApproved, pending, "", true},
+		{"redeemed by another", openapi.StatusRedeemed, earlier, "", true},
+		{"withdrawn by the one that made it", openapi.StatusWithdrawn, earlier, "", true},
+		{"withdrawn by somebody else", openapi.StatusWithdrawn, pending, "", false},
+		{"expired", openapi.StatusExpired, earlier, "", false},
+		{"with an idempotency key", openapi.StatusApproved, pending, "once", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := &desk{
+				answer: func(n int, w http.ResponseWriter) { tc.answer(w, name(n)) }, state: func() openapi.Status { return tc.state }, overtaken: 1,
+			}
+			ask := anAsk
+			ask.IdempotencyKey = tc.key
+			token, err := d.client(t).Obtain(t.Context(), ask, nil)
+			if tc.again != (err == nil) || tc.again != (token != nil) || !tc.again && !errors.Is(err, client.ErrDecided) {
+				t.Errorf("got %v, %v after %d asks, want another ask: %t", token, err, len(d.asks()), tc.again)
+			}
+		})
+	}
 }
 
 func TestHoldRefusesAnIdempotencyKey(t *testing.T) {

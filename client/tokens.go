@@ -27,8 +27,8 @@ type Ask struct {
 	Task string
 	// Reason is why the credential is needed, in the caller's own words, in at most 1000 bytes.
 	Reason string
-	// IdempotencyKey prevents a repeated request from getting a second credential. A repeat after delivery fails with
-	// ErrConflict.
+	// IdempotencyKey names the request: a repeat with the same key never gets a second credential, and fails with ErrConflict after
+	// the first one was delivered. Without a key, a repeat is the same request only while that is open.
 	IdempotencyKey string
 	// CSR is a certificate signing request in PEM, and PublicKey is a public key in OpenSSH format. They are for scopes that
 	// certify the caller's own key.
@@ -74,13 +74,17 @@ type Token struct {
 // KindNone is the kind of a Token without a credential. It is a permit: with it, an egress gateway opens the hosts of the scope.
 const KindNone = "none"
 
-// Pending is a request that waits for approval. Wait returns when people have decided, and Redeem then gets the credential.
+// Pending is a request that waits for approval. Wait returns when people have decided. Redeem then gets the credential, and so does an
+// equal Ask.
 type Pending struct {
 	ID         string
 	Group      string
 	Quorum     int
 	BreakGlass string // the group of which two members can approve instead; empty if there is none
 	Expires    time.Time
+	URL        string // the page of the request in the console, for approvers; empty if there is no console
+	// Earlier reports that the request was made earlier, perhaps by another process of the sandbox.
+	Earlier    bool
 	RetryAfter time.Duration
 }
 
@@ -167,7 +171,7 @@ func (c *Client) answer(req *http.Request, signer *dpop.Signer) (Answer, error) 
 		}
 		return Answer{Pending: &Pending{
 			ID: p.ID, Group: p.Approval.Group, Quorum: p.Approval.Quorum, BreakGlass: p.Approval.BreakGlass, Expires: p.ExpiresAt,
-			RetryAfter: retryAfter(got.header),
+			URL: p.Approval.URL, Earlier: p.Earlier, RetryAfter: retryAfter(got.header),
 		}}, nil
 
 	default:
@@ -265,31 +269,64 @@ const (
 )
 
 // Obtain requests a credential. If people must approve the request, Obtain calls waiting, which may be nil, and waits for their
-// decision. If ctx ends during the wait, Obtain withdraws the request. If the scope has no credential, Obtain releases the permit, and
-// the error is ErrNoCredential.
+// decision. If the credential of an equal request goes to another process of the sandbox meanwhile, Obtain requests it again. If ctx
+// ends during the wait, Obtain withdraws the request, unless it was made earlier. If the scope has no credential, Obtain releases the
+// permit, and the error is ErrNoCredential.
 func (c *Client) Obtain(ctx context.Context, ask Ask, waiting func(Pending)) (*Token, error) {
 	return c.obtain(ctx, ctx, ask, waiting)
 }
 
+// maxOvertaken limits how often Obtain requests a credential again. Each time, people have to approve it again.
+const maxOvertaken = 8
+
 // obtain makes its calls under ctx, and waits for approval only while patience lasts. A request that was sent should not be
 // cancelled with patience, since the server may have answered it.
 func (c *Client) obtain(ctx, patience context.Context, ask Ask, waiting func(Pending)) (*Token, error) {
-	answer, err := c.Request(ctx, ask)
-	if err != nil {
-		return nil, err
+	for range maxOvertaken {
+		answer, err := c.Request(ctx, ask)
+		if err != nil {
+			return nil, err
+		}
+		if answer.Token != nil {
+			return c.credentialIn(ctx, answer.Token)
+		}
+		pending := answer.Pending
+		if waiting != nil {
+			waiting(*pending)
+		}
+		state, err := c.Await(patience, pending)
+		if err != nil {
+			return nil, err
+		}
+		if answer, err = c.Redeem(ctx, pending.ID, ask); err == nil && answer.Token != nil {
+			return c.credentialIn(ctx, answer.Token)
+		}
+		if err == nil {
+			return nil, fmt.Errorf("%w: and people have not agreed", ErrDecided)
+		}
+		// Another process has redeemed the request, or has withdrawn one that it made before this process asked.
+		overtaken := state.Status == openapi.StatusApproved || state.Status == openapi.StatusRedeemed ||
+			state.Status == openapi.StatusWithdrawn && pending.Earlier
+		if ask.IdempotencyKey != "" || !overtaken || !errors.Is(err, ErrDecided) && !errors.Is(err, ErrStale) {
+			return nil, err
+		}
 	}
-	if answer.Token != nil {
-		return c.credentialIn(ctx, answer.Token)
-	}
-	pending := answer.Pending
-	if waiting != nil {
-		waiting(*pending)
-	}
+	return nil, fmt.Errorf("%w: each time by another process of this sandbox", ErrDecided)
+}
+
+// Await waits until people have decided, also through transient errors. If it fails, it withdraws the request, which nobody waits for
+// any longer, unless the request was made earlier: then others may wait for it too. The error is an *AbandonedError.
+func (c *Client) Await(ctx context.Context, pending *Pending) (openapi.RequestState, error) {
 	// The server ends the wait when the request expires. This deadline applies if it does not.
-	until, cancel := context.WithDeadline(patience, pending.Expires.Add(longestWait))
+	until, cancel := context.WithDeadline(ctx, pending.Expires.Add(longestWait))
 	defer cancel()
-	for pause := firstPause; ; pause = min(2*pause, longestPause) { // wait for people, also through transient errors
-		if _, err = c.Wait(until, pending.ID); err == nil || !passes(err) {
+	var state openapi.RequestState
+	var err error
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		if state, err = c.Wait(until, pending.ID); err == nil {
+			return state, nil
+		}
+		if !passes(err) {
 			break
 		}
 		if !wait.For(until, max(pause, wanted(err))) {
@@ -297,20 +334,13 @@ func (c *Client) obtain(ctx, patience context.Context, ask Ask, waiting func(Pen
 			break
 		}
 	}
-	if err != nil {
-		// Withdraw the request, which nobody waits for any longer. If that fails, it expires.
+	abandoned := &AbandonedError{Pending: *pending, Err: err, Kept: errEarlier}
+	if !pending.Earlier {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingUp)
 		defer cancel()
-		_ = c.Withdraw(ctx, pending.ID)
-		return nil, err
+		abandoned.Kept = c.Withdraw(ctx, pending.ID)
 	}
-	if answer, err = c.Redeem(ctx, pending.ID, ask); err != nil {
-		return nil, err
-	}
-	if answer.Token == nil {
-		return nil, fmt.Errorf("%w: and people have not agreed", ErrDecided)
-	}
-	return c.credentialIn(ctx, answer.Token)
+	return state, abandoned
 }
 
 // credentialIn returns a token that holds a credential, and releases any other.

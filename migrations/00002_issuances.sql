@@ -485,15 +485,18 @@ CREATE TRIGGER rate_limits_are_kept BEFORE DELETE ON rate_limits FOR EACH ROW
 -- parents and ended are NULL, unless an item of the batch derives a token from another (token exchange). Then parents has that other
 -- token, and ended the issuance that an item ends.
 --
+-- shown and ttls are NULL, unless an item of the batch waits for people and has no idempotency key. Then they have what people are shown of
+-- it, and the TTL that it asks for.
+--
 -- The verdict is NULL for an item that passes, which then counts against all its limits. Otherwise it is repeated (the idempotency key is
 -- used), superseded (another catalogue is in force), quarantined, task_ended, parent_ended (a token that it comes from is not in force any
--- more) or limited. If it is limited, reached is the place of the
+-- more), asked (an equal request is pending) or limited. If it is limited, reached is the place of the
 -- limit among the item's limits, and waits is the time in microseconds until the item would pass. current_term is the leading sweeper's
 -- term. The time is the database's, read under the lock, so that replicas with different clocks count alike.
 CREATE FUNCTION admit(
     subjects text[], keys text[], tasks text[], scopes text[], ends timestamptz[], catalogues text[],
     limit_items bigint[], limit_keys text[], emissions bigint[], bursts bigint[], alive_per text[],
-    parents uuid[] DEFAULT NULL, ended uuid[] DEFAULT NULL,
+    parents uuid[] DEFAULT NULL, ended uuid[] DEFAULT NULL, shown text[] DEFAULT NULL, ttls bigint[] DEFAULT NULL,
     OUT verdicts text[], OUT reached bigint[], OUT waits bigint[], OUT current_term bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -558,6 +561,26 @@ BEGIN
             END ORDER BY t.n)
         INTO verdicts
         FROM unnest(verdicts, parents) WITH ORDINALITY AS t (verdict, parent, n);
+    END IF;
+    IF shown IS NOT NULL THEN
+        -- The broker looked for an equal request before it asked for the lock. An earlier item of the batch may be equal, too.
+        SELECT array_agg(
+            CASE
+                WHEN t.verdict IS NULL AND t.wanted IS NOT NULL AND (t.before IS NOT NULL OR EXISTS (
+                    SELECT FROM issuances AS i
+                    WHERE i.spiffe_id = t.subject AND i.status = 'pending' AND i.expires_at > moment
+                        AND is_request(i, t.wanted, t.ttl) AND NOT outdated(i.entry_index)))
+                    THEN 'asked'
+                ELSE t.verdict
+            END ORDER BY t.n)
+        INTO verdicts
+        FROM (
+            SELECT u.*, lag(u.n) OVER (PARTITION BY u.subject, u.ttl, u.wanted ORDER BY u.n) AS before
+            FROM (
+                SELECT s.subject, s.verdict, likeness(s.shown) AS wanted, s.ttl, s.n
+                FROM unnest(subjects, verdicts, shown, ttls) WITH ORDINALITY AS s (subject, verdict, shown, ttl, n)
+            ) AS u
+        ) AS t;
     END IF;
     reached := array_fill(NULL::bigint, ARRAY[cardinality(keys)]);
     waits := reached;

@@ -195,12 +195,44 @@ CREATE FUNCTION enough(asked uuid) RETURNS boolean LANGUAGE sql VOLATILE AS $$
     SELECT approved_by(asked) IS NOT NULL
 $$;
 
+-- likeness is what people are shown of a request, without what is of that request alone and without the granted TTL, which the end of an
+-- SVID can shorten.
+CREATE FUNCTION likeness(shown text) RETURNS jsonb LANGUAGE sql IMMUTABLE
+RETURN nullif(shown, '')::jsonb - '{request,digest,expires,ttl}'::text[];
+
+-- is_request reports whether a request equals another one of this likeness. A request with an idempotency key equals none.
+CREATE FUNCTION is_request(i issuances, wanted jsonb, asked_ttl bigint) RETURNS boolean LANGUAGE sql IMMUTABLE
+RETURN i.idempotency_key IS NULL AND i.ttl_asked = asked_ttl AND i.scope = wanted ->> 'scope' AND likeness(i.canonical) = wanted;
+
 -- crowded reports whether as many requests of a sandbox wait for people as may, so that it cannot wear them out. besides is their number in
 -- the same batch.
 CREATE FUNCTION crowded(subject text, besides bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RETURN besides + (SELECT count(*) FROM issuances AS i
         WHERE i.spiffe_id = subject AND i.status = 'pending' AND i.expires_at > clock_timestamp() AND NOT outdated(i.entry_index)) >= 20;
+END $$;
+
+-- equal_request returns the oldest request of a sandbox that equals another one and is still open: pending, or to be redeemed. Requests that
+-- must not lead to a credential now are not open.
+CREATE FUNCTION equal_request(subject text, shown text, asked_ttl bigint, besides uuid[]) RETURNS uuid LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    wanted jsonb := likeness(shown);
+BEGIN
+    RETURN (
+        SELECT i.id FROM issuances AS i
+        WHERE i.spiffe_id = subject AND i.decision = 'pending' AND i.expires_at + interval '1 minute' > clock_timestamp()
+            AND i.status IN ('pending', 'approved', 'redeemed') AND i.id <> ALL (besides)
+            AND is_request(i, wanted, asked_ttl)
+            AND NOT EXISTS (
+                SELECT FROM task_ends AS e
+                WHERE e.spiffe_id = i.spiffe_id AND e.task = i.task AND (e.ended OR e.ends_at <= clock_timestamp()))
+            AND NOT EXISTS (
+                SELECT FROM quarantines AS q
+                WHERE i.spiffe_id = q.spiffe_id OR starts_with(i.spiffe_id, q.spiffe_id || '/'))
+            AND CASE i.status WHEN 'pending' THEN i.expires_at > clock_timestamp() AND NOT outdated(i.entry_index)
+                ELSE redeemable(i.id, subject, approved_by(i.id)) END
+        ORDER BY i.status = 'pending', i.entry_index
+        LIMIT 1);
 END $$;
 
 -- redeemable reports whether a sandbox may redeem an approval now: on the kind of votes that the code names, by the catalogue that people saw,
@@ -233,6 +265,7 @@ CREATE INDEX issuances_waiting ON issuances (approval_group, expires_at) WHERE s
 CREATE INDEX issuances_waiting_break_glass ON issuances (break_glass, expires_at)
     WHERE status = 'pending' AND break_glass IS NOT NULL;
 CREATE INDEX issuances_waiting_of_sandbox ON issuances (spiffe_id, expires_at) WHERE status = 'pending';
+CREATE INDEX issuances_asked ON issuances (spiffe_id, expires_at) WHERE decision = 'pending';
 CREATE INDEX issuances_undecided ON issuances (expires_at) WHERE status IN ('pending', 'approved');
 
 -- A request moves to approved or redeemed only if the votes suffice, and counts exactly the votes that exist. Votes are reused only for the
@@ -317,9 +350,9 @@ DROP TABLE webhook_notices;
 DROP TABLE webhooks;
 DROP TRIGGER issuances_approval_is_used ON issuances;
 DROP TRIGGER issuances_people_said_so ON issuances;
-DROP INDEX issuances_undecided, issuances_waiting_of_sandbox, issuances_waiting_break_glass, issuances_waiting, issuances_remembered,
+DROP INDEX issuances_undecided, issuances_asked, issuances_waiting_of_sandbox, issuances_waiting_break_glass, issuances_waiting, issuances_remembered,
     issuances_approves, issuances_one_per_approval;
-DROP FUNCTION approval_is_used, people_said_so, redeemable, crowded, enough, approved_by, signed;
+DROP FUNCTION approval_is_used, people_said_so, equal_request, redeemable, crowded, is_request, likeness, enough, approved_by, signed;
 DROP TABLE votes;
 DROP FUNCTION vote_is_signed, not_ones_own, may_unregister, may_register(text, text, text), may_register(text, text);
 DROP TABLE passkeys;

@@ -22,7 +22,7 @@ BEGIN
     EXECUTE format('ALTER TABLE entries ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)', name, first, first + size);
 END $$;
 
-CREATE FUNCTION brevet.admit(subjects text[], keys text[], tasks text[], scopes text[], ends timestamp with time zone[], catalogues text[], limit_items bigint[], limit_keys text[], emissions bigint[], bursts bigint[], alive_per text[], parents uuid[] DEFAULT NULL::uuid[], ended uuid[] DEFAULT NULL::uuid[], OUT verdicts text[], OUT reached bigint[], OUT waits bigint[], OUT current_term bigint) RETURNS record
+CREATE FUNCTION brevet.admit(subjects text[], keys text[], tasks text[], scopes text[], ends timestamp with time zone[], catalogues text[], limit_items bigint[], limit_keys text[], emissions bigint[], bursts bigint[], alive_per text[], parents uuid[] DEFAULT NULL::uuid[], ended uuid[] DEFAULT NULL::uuid[], shown text[] DEFAULT NULL::text[], ttls bigint[] DEFAULT NULL::bigint[], OUT verdicts text[], OUT reached bigint[], OUT waits bigint[], OUT current_term bigint) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'brevet', 'pg_temp'
     AS $$
@@ -88,6 +88,26 @@ BEGIN
             END ORDER BY t.n)
         INTO verdicts
         FROM unnest(verdicts, parents) WITH ORDINALITY AS t (verdict, parent, n);
+    END IF;
+    IF shown IS NOT NULL THEN
+        -- The broker looked for an equal request before it asked for the lock. An earlier item of the batch may be equal, too.
+        SELECT array_agg(
+            CASE
+                WHEN t.verdict IS NULL AND t.wanted IS NOT NULL AND (t.before IS NOT NULL OR EXISTS (
+                    SELECT FROM issuances AS i
+                    WHERE i.spiffe_id = t.subject AND i.status = 'pending' AND i.expires_at > moment
+                        AND is_request(i, t.wanted, t.ttl) AND NOT outdated(i.entry_index)))
+                    THEN 'asked'
+                ELSE t.verdict
+            END ORDER BY t.n)
+        INTO verdicts
+        FROM (
+            SELECT u.*, lag(u.n) OVER (PARTITION BY u.subject, u.ttl, u.wanted ORDER BY u.n) AS before
+            FROM (
+                SELECT s.subject, s.verdict, likeness(s.shown) AS wanted, s.ttl, s.n
+                FROM unnest(subjects, verdicts, shown, ttls) WITH ORDINALITY AS s (subject, verdict, shown, ttl, n)
+            ) AS u
+        ) AS t;
     END IF;
     reached := array_fill(NULL::bigint, ARRAY[cardinality(keys)]);
     waits := reached;
@@ -381,6 +401,30 @@ BEGIN
     RAISE EXCEPTION 'no entry says what this row of % does', TG_TABLE_NAME USING ERRCODE = 'check_violation';
 END $$;
 
+CREATE FUNCTION brevet.equal_request(subject text, shown text, asked_ttl bigint, besides uuid[]) RETURNS uuid
+    LANGUAGE plpgsql
+    SET search_path TO 'brevet', 'pg_temp'
+    AS $$
+DECLARE
+    wanted jsonb := likeness(shown);
+BEGIN
+    RETURN (
+        SELECT i.id FROM issuances AS i
+        WHERE i.spiffe_id = subject AND i.decision = 'pending' AND i.expires_at + interval '1 minute' > clock_timestamp()
+            AND i.status IN ('pending', 'approved', 'redeemed') AND i.id <> ALL (besides)
+            AND is_request(i, wanted, asked_ttl)
+            AND NOT EXISTS (
+                SELECT FROM task_ends AS e
+                WHERE e.spiffe_id = i.spiffe_id AND e.task = i.task AND (e.ended OR e.ends_at <= clock_timestamp()))
+            AND NOT EXISTS (
+                SELECT FROM quarantines AS q
+                WHERE i.spiffe_id = q.spiffe_id OR starts_with(i.spiffe_id, q.spiffe_id || '/'))
+            AND CASE i.status WHEN 'pending' THEN i.expires_at > clock_timestamp() AND NOT outdated(i.entry_index)
+                ELSE redeemable(i.id, subject, approved_by(i.id)) END
+        ORDER BY i.status = 'pending', i.entry_index
+        LIMIT 1);
+END $$;
+
 CREATE FUNCTION brevet.extend_entries() RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'brevet', 'pg_temp'
@@ -595,6 +639,14 @@ BEGIN
     END IF;
     RETURN NULL;
 END $$;
+
+CREATE FUNCTION brevet.likeness(shown text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    RETURN ((NULLIF(shown, ''::text))::jsonb - '{request,digest,expires,ttl}'::text[]);
+
+CREATE FUNCTION brevet.is_request(i brevet.issuances, wanted jsonb, asked_ttl bigint) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    RETURN (((i).idempotency_key IS NULL) AND ((i).ttl_asked = asked_ttl) AND ((i).scope = (wanted ->> 'scope'::text)) AND (brevet.likeness((i).canonical) = wanted));
 
 CREATE FUNCTION brevet.is_void(asked uuid) RETURNS boolean
     LANGUAGE plpgsql
@@ -1514,6 +1566,8 @@ CREATE INDEX issuances_alive_of_trust_domain ON brevet.issuances USING btree (tr
 
 CREATE INDEX issuances_approves ON brevet.issuances USING btree (approves) WHERE (approves IS NOT NULL);
 
+CREATE INDEX issuances_asked ON brevet.issuances USING btree (spiffe_id, expires_at) WHERE (decision = 'pending'::text);
+
 CREATE INDEX issuances_by_authority ON brevet.issuances USING btree (authority, trust_domain, entry_index DESC) WHERE (authority <> 'read'::text);
 
 CREATE INDEX issuances_by_catalogue ON brevet.issuances USING btree (hashtextextended(catalogue, (0)::bigint), trust_domain, ((- entry_index)));
@@ -1745,8 +1799,8 @@ GRANT USAGE ON SCHEMA brevet TO brevet_auditor;
 
 REVOKE ALL ON FUNCTION brevet.add_partition(size bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION brevet.admit(subjects text[], keys text[], tasks text[], scopes text[], ends timestamp with time zone[], catalogues text[], limit_items bigint[], limit_keys text[], emissions bigint[], bursts bigint[], alive_per text[], parents uuid[], ended uuid[], OUT verdicts text[], OUT reached bigint[], OUT waits bigint[], OUT current_term bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION brevet.admit(subjects text[], keys text[], tasks text[], scopes text[], ends timestamp with time zone[], catalogues text[], limit_items bigint[], limit_keys text[], emissions bigint[], bursts bigint[], alive_per text[], parents uuid[], ended uuid[], OUT verdicts text[], OUT reached bigint[], OUT waits bigint[], OUT current_term bigint) TO brevet_broker;
+REVOKE ALL ON FUNCTION brevet.admit(subjects text[], keys text[], tasks text[], scopes text[], ends timestamp with time zone[], catalogues text[], limit_items bigint[], limit_keys text[], emissions bigint[], bursts bigint[], alive_per text[], parents uuid[], ended uuid[], shown text[], ttls bigint[], OUT verdicts text[], OUT reached bigint[], OUT waits bigint[], OUT current_term bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION brevet.admit(subjects text[], keys text[], tasks text[], scopes text[], ends timestamp with time zone[], catalogues text[], limit_items bigint[], limit_keys text[], emissions bigint[], bursts bigint[], alive_per text[], parents uuid[], ended uuid[], shown text[], ttls bigint[], OUT verdicts text[], OUT reached bigint[], OUT waits bigint[], OUT current_term bigint) TO brevet_broker;
 
 REVOKE ALL ON FUNCTION brevet.approved_by(asked uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION brevet.approved_by(asked uuid) TO brevet_broker;

@@ -636,6 +636,9 @@ type Approval struct {
 
 	// Quorum How many people of the group must approve.
 	Quorum int `json:"quorum"`
+
+	// URL The page of the request in the console, for approvers. Absent if there is no console.
+	URL string `json:"url,omitempty,omitzero"`
 }
 
 // ApprovalCase defines model for ApprovalCase.
@@ -1563,6 +1566,9 @@ type Params = map[string]any
 // Pending defines model for Pending.
 type Pending struct {
 	Approval Approval `json:"approval"`
+
+	// Earlier True if the request was made earlier. This call has recorded nothing.
+	Earlier bool `json:"earlier,omitempty,omitzero"`
 
 	// ExpiresAt The deadline for the approval.
 	ExpiresAt time.Time `json:"expires_at"`
@@ -2547,7 +2553,10 @@ type IssueTokenParams struct {
 	// of the last `DPoP-Nonce`. Some scopes require it. A proof is valid for one call.
 	DPoP DPoP `json:"DPoP,omitempty,omitzero"`
 
-	// IdempotencyKey Prevents a repeated request from issuing a second credential. Keys are separate for each caller. 1 to 255
+	// IdempotencyKey Names the request, for retries after a lost answer. A request with the same key and the same body is the same
+	// request, for good: it returns what became of the request, but never a second credential. If the
+	// credential was delivered, the answer is 409 `already_issued`. Requests with different keys are different
+	// requests, and so are one with a key and one without. Keys are separate for each caller. 1 to 255
 	// printable ASCII characters, or such a string in double quotes (RFC 8941).
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 }

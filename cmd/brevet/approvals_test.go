@@ -91,6 +91,9 @@ func TestApprovalCommands(t *testing.T) {
 		t.Errorf("got %q on standard output, want the token alone", got.out)
 	}
 
+	t.Run("script", func(t *testing.T) { s.collectsByScript(t, alice) })
+	t.Run("collects", func(t *testing.T) { s.collects(t, alice) })
+	t.Run("interrupted", func(t *testing.T) { s.interrupted(t, alice) })
 	t.Run("glass", func(t *testing.T) { s.breakGlass(t, alice, carol) })
 	t.Run("no", func(t *testing.T) {
 		asks, id := s.ask(t, "t-2", "please")

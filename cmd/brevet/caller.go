@@ -207,6 +207,9 @@ func (f CallerFlags) identity(ctx context.Context) (acting, instead string) {
 // explain prints a problem that the server returned, for people or as JSON, and returns an error with its exit code. It
 // returns any other error unchanged.
 func explain(con *console, err error) error {
+	if abandoned, ok := errors.AsType[*client.AbandonedError](err); ok {
+		return sayAbandoned(con, abandoned)
+	}
 	problem, ok := errors.AsType[*client.Problem](err)
 	if !ok {
 		return err
@@ -254,6 +257,33 @@ func explain(con *console, err error) error {
 	}
 	if problem.Explanation != "" {
 		fmt.Fprintln(con.err, detail)
+	}
+	return explained
+}
+
+// sayAbandoned says what becomes of a request for which this command no longer waits, and returns an error with its exit code.
+func sayAbandoned(con *console, a *client.AbandonedError) error {
+	id, explained := a.Pending.ID, exitError{err: a, code: exitCode(a.Err)}
+	status, ended := openapi.StatusWithdrawn, "Interrupted"
+	if !errors.Is(a, context.Canceled) {
+		ended = "The wait for approval ended: " + a.Err.Error()
+	}
+	if a.Kept != nil {
+		status, explained.code = openapi.StatusPending, exitPending
+	}
+	switch {
+	case con.json:
+		if err := con.encode(map[string]any{"id": id, "status": status}); err != nil {
+			return err
+		}
+	case a.Kept == nil:
+		fmt.Fprintf(con.err, "%s. Request %s is withdrawn.\n", safetext.Text(ended), safetext.Text(id))
+	default:
+		fmt.Fprintf(con.err, "%s. Request %s is not withdrawn, so people can still approve it: %s.\n", safetext.Text(ended), safetext.Text(id),
+			safetext.Text(a.Kept.Error()))
+		for _, line := range [][2]string{{"withdraw", "brevet withdraw "}, {"collect", "brevet request --id "}} {
+			fmt.Fprintf(con.err, "  %-10s %s\n", line[0], safetext.Text(line[1]+quote(id)))
+		}
 	}
 	return explained
 }

@@ -306,8 +306,12 @@ func (n *news) say(text string) {
 
 // waits says who must approve the request.
 func (n *news) waits(p client.Pending) {
-	n.say(fmt.Sprintf("is pending approval: %d of %s%s, until %s; request %s",
-		p.Quorum, p.Group, standIn(p.BreakGlass), p.Expires.Local().Format(time.TimeOnly), p.ID))
+	how := approveCommand(p.ID)
+	if p.URL != "" {
+		how += ", or " + p.URL
+	}
+	n.say(fmt.Sprintf("is pending approval: %d of %s%s, until %s; request %s; to approve: %s",
+		p.Quorum, p.Group, standIn(p.BreakGlass), p.Expires.Local().Format(time.TimeOnly), p.ID, how))
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !n.settled && colourful(n.con.err) {

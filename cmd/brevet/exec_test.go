@@ -340,7 +340,7 @@ func (s *session) execRefused(t *testing.T) {
 	}
 }
 
-var waitingFor = regexp.MustCompile(`; request (\S+)`)
+var waitingFor = regexp.MustCompile(`; request ([^\s;]+)`)
 
 func (s *session) execWaits(t *testing.T) {
 	alice := s.person(t, "alice")

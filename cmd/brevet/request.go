@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/brevet-dev/brevet/client"
 	"github.com/brevet-dev/brevet/internal/dpop"
 	"github.com/brevet-dev/brevet/internal/safetext"
@@ -26,14 +27,15 @@ import (
 type RequestCmd struct {
 	CallerFlags
 	KeyFlags
-	Scope  string        `arg:"" help:"Scope to request, such as github.issues.read."`
+	Scope  string        `arg:"" optional:"" help:"Scope to request, such as github.issues.read."`
 	Params []string      `arg:"" optional:"" help:"Scope parameters, as name=value. The scope says whether a value is a text, a number or a boolean."`
 	Task   string        `help:"Task of the credential." required:"" env:"BREVET_TASK"`
 	TTL    time.Duration `help:"Time to live of the credential. Default: that of the scope."`
 	Reason string        `help:"Reason for the record, in one sentence."`
-	Key    string        `help:"Idempotency key: repeated requests with the same key issue one credential." name:"idempotency-key"`
+	ID     string        `help:"Get the credential of this request, which was made earlier and needs approval, instead of requesting a scope. Repeat only the keys: --csr, --public-key, --dpop-key." name:"id"`
+	Key    string        `help:"Idempotency key: repeated requests with the same key issue one credential, for good." name:"idempotency-key"`
 	CSR    string        `help:"File with a certificate signing request in PEM, for scopes that certify your own key." name:"csr" type:"existingfile"`
-	Wait   bool          `help:"If approval is required, wait for it and then print the credential."`
+	Wait   bool          `help:"If approval is required, wait for it and then print the credential. An interrupt withdraws the request, unless it was made earlier."`
 	Person string        `help:"File with an ID token of the person on whose behalf the sandbox makes the request." name:"on-behalf-of-file"`
 	Public string        `help:"File with a public key as OpenSSH writes it, for scopes that certify your own key." name:"public-key" type:"existingfile"`
 }
@@ -119,6 +121,24 @@ func readKeyFile(path string) (string, error) {
 	return string(data), nil
 }
 
+// Validate requires a scope and a task, or an id.
+func (c *RequestCmd) Validate(command *kong.Context) error {
+	switch {
+	case c.ID == "" && c.Scope == "":
+		return errors.New("name a scope, or with --id a request that was made earlier")
+	case c.ID == "":
+		return nil
+	case c.Scope != "" || c.TTL != 0 || c.Reason != "" || c.Key != "" || c.Person != "":
+		return errors.New("--id names a request that was made: besides it, only --wait and the keys of that request can be given")
+	}
+	for _, flag := range command.Flags() {
+		if flag.Name == "task" {
+			flag.Required = false
+		}
+	}
+	return nil
+}
+
 // Run requests a credential. It prints the credential alone on standard output, so that a script can use it.
 func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 	params, err := parseParams(c.Params)
@@ -151,32 +171,36 @@ func (c *RequestCmd) Run(ctx context.Context, con *console) error {
 	case err != nil:
 		return refused(ctx, con, c.CallerFlags, err)
 	case answer.Pending != nil:
-		return printPending(con, answer.Pending)
+		return c.printPending(con, answer.Pending)
 	default:
 		return printToken(con, answer.Token)
 	}
 }
 
-// request sends the request. With --wait, it shows who must approve the request, waits for that, and redeems the approval.
-func (c *RequestCmd) request(ctx context.Context, con *console, broker *client.Client, ask client.Ask) (client.Answer, error) {
-	answer, err := broker.Request(ctx, ask)
+// request sends the request, or redeems the one that --id names. With --wait, it shows who must approve the request, waits for that, and
+// redeems the approval.
+func (c *RequestCmd) request(ctx context.Context, con *console, broker *client.Client, ask client.Ask) (answer client.Answer, err error) {
+	calling := ctx
+	if c.Wait { // an interrupt must not lose the answer: Await withdraws the request that is in it
+		calling = context.WithoutCancel(ctx)
+	}
+	if c.ID != "" {
+		answer, err = broker.Redeem(calling, c.ID, ask)
+	} else {
+		answer, err = broker.Request(calling, ask)
+	}
 	p := answer.Pending
 	if err != nil || p == nil || !c.Wait {
 		return answer, err
 	}
 	if !con.json {
-		sayPending(con, p)
+		c.sayPending(con, p)
 	}
 	stop := showWaiting(con, "waiting for "+safetext.Text(p.Group), p.Expires)
-	waiting, cancel := context.WithDeadline(ctx, p.Expires.Add(time.Second))
-	state, err := broker.Wait(waiting, p.ID)
-	cancel()
+	_, err = broker.Await(ctx, p)
 	stop()
-	switch {
-	case err != nil && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)):
+	if err != nil {
 		return answer, err
-	case state.Status == openapi.StatusPending:
-		return answer, nil
 	}
 	return broker.Redeem(ctx, p.ID, ask)
 }
@@ -277,21 +301,60 @@ func printFields(con *console, token *client.Token) error {
 	return nil
 }
 
-func printPending(con *console, p *client.Pending) error {
+// printPending says what a request waits for, and how to get its credential. The next command is for the shell that ran this one.
+func (c *RequestCmd) printPending(con *console, p *client.Pending) error {
 	if !con.json {
-		sayPending(con, p)
-	} else if err := con.encode(map[string]any{
-		"id": p.ID, "status": openapi.StatusPending, "group": p.Group, "quorum": p.Quorum, "expires_at": p.Expires,
+		c.sayPending(con, p)
+	} else if err := con.encode(struct {
+		ID         string         `json:"id"`
+		Status     openapi.Status `json:"status"`
+		Group      string         `json:"group"`
+		Quorum     int            `json:"quorum"`
+		BreakGlass string         `json:"break_glass,omitempty"`
+		Expires    time.Time      `json:"expires_at"`
+		Earlier    bool           `json:"earlier"`
+		URL        string         `json:"url,omitempty"`
+		Approve    string         `json:"approve"`
+		Collect    string         `json:"collect"`
+	}{
+		p.ID, openapi.StatusPending, p.Group, p.Quorum, p.BreakGlass, p.Expires, p.Earlier, p.URL, approveCommand(p.ID), c.collectCommand(p.ID),
 	}); err != nil {
 		return err
 	}
 	return exitError{err: fmt.Errorf("request %s is pending approval", p.ID), code: exitPending}
 }
 
-// sayPending says who must approve a request.
-func sayPending(con *console, p *client.Pending) {
-	fmt.Fprintf(con.err, "Approval required: %d of %s%s, until %s.\n  request    %s\n", p.Quorum, safetext.Text(p.Group),
-		safetext.Text(standIn(p.BreakGlass)), p.Expires.Local().Format(time.TimeOnly), safetext.Text(p.ID))
+// sayPending says who must approve a request and how, and how to get its credential then.
+func (c *RequestCmd) sayPending(con *console, p *client.Pending) {
+	fmt.Fprintf(con.err, "Approval required: %d of %s%s, until %s.\n", p.Quorum, safetext.Text(p.Group),
+		safetext.Text(standIn(p.BreakGlass)), p.Expires.Local().Format(time.TimeOnly))
+	request := p.ID
+	if p.Earlier {
+		request += " (made earlier)"
+	}
+	lines := [][2]string{{"request", request}, {"approve", approveCommand(p.ID)}, {"console", p.URL}}
+	if !c.Wait {
+		lines = append(lines, [2]string{"then", "run the same command again, or " + c.collectCommand(p.ID)})
+	}
+	for _, line := range lines {
+		if line[1] != "" {
+			fmt.Fprintf(con.err, "  %-10s %s\n", line[0], safetext.Text(line[1]))
+		}
+	}
+}
+
+// approveCommand is the command that approves a request.
+func approveCommand(id string) string { return "brevet approvals approve " + quote(id) }
+
+// collectCommand is the command that gets the credential of a request once people have approved it.
+func (c *RequestCmd) collectCommand(id string) string {
+	words := []string{"brevet", "request", "--id", quote(id)}
+	for _, file := range [][2]string{{"--csr", c.CSR}, {"--public-key", c.Public}, {"--dpop-key", c.DPoPKey}} {
+		if file[1] != "" {
+			words = append(words, file[0], quote(file[1]))
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // commandLine returns a request as a command that a person can paste into a shell.

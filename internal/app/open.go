@@ -460,8 +460,13 @@ func (s *service) openAPI(ctx context.Context) (err error) {
 	if u, err := url.Parse(s.cfg.Issuer); err == nil {
 		hosts = append(hosts, u.Host)
 	}
+	var console string
+	if s.cfg.Console != nil {
+		console = s.cfg.Console.URL
+	}
 	s.api, err = httpapi.New(httpapi.Config{
-		Broker: s.core, Attestor: s.attestor, People: s.people.verifier, Keys: s.minter, InclusionProofs: s.book, LogKeys: s.logKey,
+		ConsoleURL: console,
+		Broker:     s.core, Attestor: s.attestor, People: s.people.verifier, Keys: s.minter, InclusionProofs: s.book, LogKeys: s.logKey,
 		Hosts: hosts, TrustedProxies: proxies, JWKSMaxAge: s.cfg.Vault.JWKSMaxAge, CursorKey: cursorKey,
 		Auditors: auditors, Admins: admins, Orchestrators: orchestrators,
 		ResourceServers: resourceServers, BootstrapAdmin: s.people.bootstrap, Bootstrap: s.book,

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"crypto/rand"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -25,9 +26,10 @@ func comment(repo, reason string) client.Ask {
 	return client.Ask{Scope: writeScope, Params: map[string]any{"repo": repo}, TTL: 5 * time.Minute, Task: "triage-7", Reason: reason}
 }
 
-// waits sends a request that must wait for approval, and returns its id.
+// waits sends a new request that must wait for approval, and returns its id. Its idempotency key keeps it from repeating another one.
 func waits(t *testing.T, c *client.Client, ask client.Ask) string {
 	t.Helper()
+	ask.IdempotencyKey = rand.Text()
 	answer, err := c.Request(t.Context(), ask)
 	if err != nil || answer.Pending == nil {
 		t.Fatalf("got %+v, %v, want it to wait for people", answer, err)
@@ -93,6 +95,35 @@ func TestBrowserVote(t *testing.T) {
 	alice.open("/approvals/" + first)
 	alice.presses(deny, "Approvals")
 	alice.has("the issued credential is revoked")
+	w.DB.Check(t)
+}
+
+// A sandbox that repeats its request asks people once, and gets the credential after the click.
+func TestBrowserApprovalIsCollectedByTheSameRequest(t *testing.T) {
+	w := newWorld(t)
+	alice, agent := w.tab(t), w.agent(t, "triage-1")
+	var id, page string
+	for range 3 {
+		got, err := agent.Request(t.Context(), comment("acme/api", ""))
+		if err != nil || got.Pending == nil || id != "" && got.Pending.ID != id {
+			t.Fatalf("got %+v, %v, want one pending request", got, err)
+		}
+		id, page = got.Pending.ID, got.Pending.URL
+	}
+	alice.login("alice")
+	alice.open("/approvals")
+	if n := get(alice, chromedp.Evaluate[int](`document.querySelectorAll("[id^=ask-]").length`)); n != 1 {
+		t.Errorf("%d requests are listed, want 1", n)
+	}
+	at, err := url.Parse(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alice.open(at.Path)
+	alice.presses(approve, "Approvals")
+	if got, err := agent.Request(t.Context(), comment("acme/api", "")); err != nil || got.Token == nil {
+		t.Errorf("got %+v, %v, want the credential", got, err)
+	}
 	w.DB.Check(t)
 }
 

@@ -292,7 +292,7 @@ func (p *credentialCache) close(ctx context.Context) {
 	for _, s := range all {
 		select {
 		case s.turn <- struct{}{}:
-			if s.pending != nil {
+			if s.pending != nil && !s.pending.Earlier { // other processes may wait for an earlier one
 				_ = p.broker.Withdraw(ctx, s.pending.ID)
 			}
 			<-s.turn

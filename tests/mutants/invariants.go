@@ -111,6 +111,12 @@ CREATE UNIQUE INDEX issuances_one_per_approval ON issuances (approves)
 		Package: "internal/ledger", Test: "^TestApprovalIsForOneKey$",
 	},
 	{
+		Claim: "I4", Breaks: "gives what people have approved for one key to a request with another",
+		File: "migrations/00003_approvals.sql",
+		Old:  "AND likeness(i.canonical) = wanted;", New: "AND likeness(i.canonical) - 'jkt' = wanted - 'jkt';",
+		Package: "internal/httpapi", Test: "^TestOnlyAnEqualRequestCollects$",
+	},
+	{
 		Claim: "I5", Breaks: "counts two votes of one person as two people",
 		File: "broker/approval/approval.go",
 		Old:  "distinct[v.Voter.ID] = true", New: "distinct[v.Voter.ID+v.Time.String()] = true",

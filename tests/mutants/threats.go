@@ -126,8 +126,14 @@ var threats = []Mutant{
 	{
 		Claim: "T8", Breaks: "mints again for an idempotency key that was used before",
 		File: "broker/issue.go",
-		Old:  "\tcase earlier != nil:\n\t\treturn ErrAlreadyIssued\n", New: "\tcase earlier != nil && earlier.Status == StatusRedeemed:\n\t\treturn ErrAlreadyIssued\n",
+		Old:  "\tcase earlier != nil:\n", New: "\tcase earlier != nil && earlier.Decision != string(scopes.Allow):\n",
 		Package: "broker", Test: "^TestIdempotencyKeyUsedBefore$",
+	},
+	{
+		Claim: "T9", Breaks: "asks people again when a request is repeated on another replica at once",
+		File: "migrations/00002_issuances.sql",
+		Old:  "                    THEN 'asked'", New: "                    THEN NULL",
+		Package: "internal/ledger", Test: "^TestEqualRequestsAtOnceAreOneOnTwoLedgers$",
 	},
 	{
 		Claim: "T9", Breaks: "counts only the first request against a limit",

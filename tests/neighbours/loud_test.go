@@ -190,7 +190,11 @@ func louds(at site) ([]loud, error) {
 		{name: "limited requests", callers: 64, call: ask("clock.limited", nil)},
 		{name: "requests for an unknown scope", callers: 64, call: ask("clock.unknown", nil)},
 		{name: "requests with DPoP proofs", callers: 64, call: ask("clock.forbidden", signer)},
-		{name: "pending requests", callers: 64, call: ask("clock.set", nil)},
+		{name: "repeats of a pending request", callers: 64, call: ask("clock.set", nil)},
+		{name: "pending requests", callers: 64, call: func(ctx context.Context, caller, n int) bool {
+			_, err := c.Request(ctx, client.Ask{Scope: "clock.set", Task: fmt.Sprintf("p-%d-%d", caller, n)})
+			return ok(err)
+		}},
 		{name: "invalid requests", callers: 64, call: func(ctx context.Context, _, _ int) bool {
 			return fetch(ctx, raw, http.MethodPost, at.URL+"/v1/tokens", `{"scope":"clock.read","task":"not a task"}`)
 		}},

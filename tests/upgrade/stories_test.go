@@ -2,6 +2,7 @@ package upgrade_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"net/http"
@@ -251,8 +252,11 @@ func (p *party) opens(token *client.Token) (bool, error) {
 
 // request lets the sandbox request something that needs approval.
 func (p *party) request() (id string, err error) {
+	key := rand.Text() // other stories ask for the same
 	err = p.call("asked", func(ctx context.Context) error {
-		answer, err := p.sandbox.Request(ctx, client.Ask{Scope: "git.issues.write", Task: "t-1", Reason: "upgrade"})
+		answer, err := p.sandbox.Request(ctx, client.Ask{
+			Scope: "git.issues.write", Task: "t-1", Reason: "upgrade", IdempotencyKey: key,
+		})
 		if err == nil && answer.Pending == nil {
 			err = &wrongError{fmt.Sprintf("got %+v of what takes a person", answer)}
 		}
