@@ -45,7 +45,8 @@ type Config struct {
 	// consistent snapshot.
 	Catalogue func() *scopes.Catalogue
 	// Prepare sets up in Vault what a catalogue needs, before the catalogue is in force. It may run for a catalogue that then is not
-	// applied, and more than once. Nil means that an operator does this with brevet bootstrap.
+	// applied, and more than once. Nil means that an operator does this with brevet bootstrap: then a catalogue is refused while
+	// policies are missing.
 	Prepare func(context.Context, *scopes.Catalogue) error
 	// SecondAdmin means that an admin other than the author must approve each catalogue.
 	SecondAdmin bool

@@ -52,6 +52,8 @@ type CatalogueStep struct {
 	Actor, Reason string
 	// Proposal is the ID of the proposed change that this step decides, and Proposer its author. Both are empty if there is none.
 	Proposal, Proposer string
+	// Forced means that the actor insisted, although Vault lacked policies for the new catalogue or did not answer.
+	Forced bool
 	// Files are the files of the catalogue. They may be omitted if the store has them.
 	Files []scopes.File
 }
@@ -68,6 +70,8 @@ type CatalogueChange struct {
 	// Decider approved or rejected the proposal, at DecidedAt and for DecidedReason.
 	Decider, DecidedReason string
 	DecidedAt              time.Time
+	// Forced means that the proposal, or the step that applied the catalogue, was forced: see CatalogueStep.
+	Forced bool
 }
 
 // CatalogueOrder is the catalogue that an admin wants to put in force.
@@ -76,6 +80,7 @@ type CatalogueOrder struct {
 	Base   string // digest of the catalogue that the admin believes is in force
 	Files  []scopes.File
 	Reason string
+	Force  bool // apply it even if Vault is not prepared
 }
 
 // CatalogueVerdict is another admin's decision on a proposal.
@@ -85,40 +90,47 @@ type CatalogueVerdict struct {
 	Digest  string // of the proposed catalogue
 	Verdict approval.Verdict
 	Reason  string
+	Force   bool // as in CatalogueOrder
 }
 
 // ApplyCatalogue replaces the catalogue base. If a second admin must approve, it only proposes the change. It returns
 // scopes.Problems if the catalogue is invalid, and ErrOtherCatalogue if the base is not in force. Once a catalogue is applied, no
-// replica issues anything by another one, and requests that people have not decided or whose sandbox has not redeemed them are void. Applying the catalogue in force changes nothing.
-func (b *Broker) ApplyCatalogue(ctx context.Context, order CatalogueOrder) (CatalogueChange, []string, error) {
+// replica issues anything by another one, and requests that people have not decided or whose sandbox has not redeemed them are void.
+// Applying the catalogue in force changes nothing. If Vault lacks policies for its new scopes, ApplyCatalogue returns a
+// *VaultNotPreparedError, and ErrVaultNotChecked if Vault does not answer, unless the order is forced.
+func (b *Broker) ApplyCatalogue(ctx context.Context, order CatalogueOrder) (CatalogueChange, error) {
 	catalogue, err := scopes.Load(order.Files)
 	if err == nil {
 		err = checkText(order.Files)
 	}
 	if err != nil {
-		return CatalogueChange{}, nil, err
+		return CatalogueChange{}, err
 	}
 	for range maxSteps {
 		head, err := b.headIs(ctx, order.Base)
 		if err != nil {
-			return CatalogueChange{}, nil, err
+			return CatalogueChange{}, err
 		}
 		if catalogue.Digest() == head.Digest {
 			b.cfg.Tokens.WaitForReplicas(ctx) // another replica may have applied it and died before every replica knew
 			return CatalogueChange{
 				Digest: head.Digest, Version: head.Version, State: CatalogueApplied, Actor: head.Actor, Reason: head.Reason, Time: head.Since,
-			}, nil, nil
+			}, nil
 		}
-		if err := b.prepareVault(ctx, catalogue); err != nil {
-			return CatalogueChange{}, nil, err
+		step := CatalogueStep{
+			Becomes: CatalogueApplied, Digest: catalogue.Digest(), Base: head.Digest, Version: head.Version + 1,
+			Actor: order.Actor, Reason: order.Reason, Forced: order.Force, Files: order.Files,
 		}
-		change, err := b.change(ctx, head, catalogue.Digest(), order)
+		if err := b.prepareVault(ctx, catalogue, &step); err != nil {
+			return CatalogueChange{}, err
+		}
+		change, err := b.change(ctx, step)
 		if errors.Is(err, ErrConcurrentChange) {
 			continue
 		}
-		return change, b.newPolicies(ctx, head.Digest, catalogue), err
+		return change, err
 	}
-	return CatalogueChange{}, nil, ErrConcurrentChange
+	return CatalogueChange{}, ErrConcurrentChange
 }
 
 // headIs returns the catalogue in force. It returns ErrOtherCatalogue if that is not the base.
@@ -134,13 +146,9 @@ func (b *Broker) headIs(ctx context.Context, base string) (CatalogueVersion, err
 }
 
 // change commits the step of an order, unless the same catalogue is already proposed.
-func (b *Broker) change(ctx context.Context, head CatalogueVersion, digest string, order CatalogueOrder) (CatalogueChange, error) {
-	step := CatalogueStep{
-		Becomes: CatalogueApplied, Digest: digest, Base: head.Digest, Version: head.Version + 1,
-		Actor: order.Actor, Reason: order.Reason, Files: order.Files,
-	}
+func (b *Broker) change(ctx context.Context, step CatalogueStep) (CatalogueChange, error) {
 	if b.cfg.SecondAdmin {
-		open, err := b.cfg.Catalogues.Proposal(ctx, digest)
+		open, err := b.cfg.Catalogues.Proposal(ctx, step.Digest)
 		if !errors.Is(err, ErrNotFound) {
 			return open, err
 		}
@@ -150,8 +158,8 @@ func (b *Broker) change(ctx context.Context, head CatalogueVersion, digest strin
 		return CatalogueChange{}, err
 	}
 	return CatalogueChange{
-		ID: step.ID, Digest: digest, Base: head.Digest, Version: step.Version, State: step.Becomes,
-		Actor: order.Actor, Reason: order.Reason, Time: step.Time,
+		ID: step.ID, Digest: step.Digest, Base: step.Base, Version: step.Version, State: step.Becomes,
+		Actor: step.Actor, Reason: step.Reason, Time: step.Time, Forced: step.Forced,
 	}, nil
 }
 
@@ -171,36 +179,48 @@ func (b *Broker) takeStep(ctx context.Context, step *CatalogueStep) error {
 	return nil
 }
 
-// prepareVault sets up Vault for a catalogue, if this broker may.
-func (b *Broker) prepareVault(ctx context.Context, catalogue *scopes.Catalogue) error {
-	if b.cfg.Prepare == nil {
-		return nil
+// prepareVault sets up Vault for the catalogue of a step, if this broker may, and checks that Vault has the policies that the base did not
+// need. If the step is forced, a failure is only logged. Afterwards the step is forced only if something was wrong.
+func (b *Broker) prepareVault(ctx context.Context, catalogue *scopes.Catalogue, step *CatalogueStep) error {
+	var err error
+	if b.cfg.Prepare != nil {
+		err = b.cfg.Prepare(ctx, catalogue)
 	}
-	if err := b.cfg.Prepare(ctx, catalogue); err != nil {
-		b.cfg.Log.ErrorContext(ctx, "vault not prepared for a catalogue", "digest", catalogue.Digest(), "error", err)
-		return fmt.Errorf("%w: preparing Vault for the catalogue: %w", ErrVaultUnavailable, err)
+	if err == nil {
+		err = b.checkPolicies(ctx, step.Base, catalogue)
 	}
+	if err != nil && !errors.Is(err, ErrVaultNotPrepared) {
+		err = fmt.Errorf("%w: %w", ErrVaultNotChecked, err)
+	}
+	forced := step.Forced
+	step.Forced = forced && err != nil
+	if !forced || err == nil {
+		return err
+	}
+	b.cfg.Log.WarnContext(ctx, "catalogue forced", "digest", step.Digest, "actor", step.Actor, "error", err)
 	return nil
 }
 
-// newPolicies returns the names of the Vault policies that an operator has to create: those that a catalogue needs and the previous
-// one did not.
-func (b *Broker) newPolicies(ctx context.Context, before string, after *scopes.Catalogue) []string {
-	if b.cfg.Prepare != nil {
-		return nil
-	}
-	var had []scopes.VaultPolicy
+// checkPolicies asks Vault for the policies that a catalogue needs and the one before did not.
+func (b *Broker) checkPolicies(ctx context.Context, before string, after *scopes.Catalogue) error {
+	needs := after.VaultPolicies()
 	// A catalogue that cannot be loaded counts as one without policies.
 	if catalogue, err := loadKept(ctx, b.cfg.Catalogues, before); err == nil {
-		had = catalogue.VaultPolicies()
+		had := catalogue.VaultPolicies()
+		needs = slices.DeleteFunc(needs, func(p scopes.VaultPolicy) bool { return slices.Contains(had, p) })
 	}
-	var names []string
-	for _, p := range after.VaultPolicies() {
-		if !slices.ContainsFunc(had, func(old scopes.VaultPolicy) bool { return old.Name == p.Name }) {
-			names = append(names, p.Name)
-		}
+	if len(needs) == 0 {
+		return nil
 	}
-	return names
+	names := make([]string, len(needs))
+	for i, p := range needs {
+		names[i] = p.Name
+	}
+	missing, err := b.cfg.Minter.MissingPolicies(ctx, names)
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	return &VaultNotPreparedError{Missing: slices.DeleteFunc(needs, func(p scopes.VaultPolicy) bool { return !slices.Contains(missing, p.Name) })}
 }
 
 // DecideCatalogue approves or rejects a proposal. It returns ErrNotFound if the proposal is not open. The proposer may reject the
@@ -218,6 +238,7 @@ func (b *Broker) DecideCatalogue(ctx context.Context, v CatalogueVerdict) (Catal
 		step := CatalogueStep{
 			Becomes: CatalogueRejected, Digest: open.Digest, Base: head.Digest, Version: open.Version,
 			Actor: v.Actor, Reason: v.Reason, Proposal: open.ID, Proposer: open.Actor,
+			Forced: v.Force && v.Verdict == approval.Approve,
 		}
 		if v.Verdict == approval.Approve {
 			step.Becomes = CatalogueApplied
@@ -227,7 +248,7 @@ func (b *Broker) DecideCatalogue(ctx context.Context, v CatalogueVerdict) (Catal
 			// A newer version of Brevet may not accept a catalogue that was valid when it was proposed.
 			catalogue, err := loadKept(ctx, b.cfg.Catalogues, open.Digest)
 			if err == nil {
-				err = b.prepareVault(ctx, catalogue)
+				err = b.prepareVault(ctx, catalogue, &step)
 			}
 			if err != nil {
 				return CatalogueChange{}, err
@@ -238,6 +259,7 @@ func (b *Broker) DecideCatalogue(ctx context.Context, v CatalogueVerdict) (Catal
 			continue
 		}
 		open.State, open.Decider, open.DecidedReason, open.DecidedAt = step.Becomes, v.Actor, v.Reason, step.Time
+		open.Forced = open.Forced || step.Forced
 		return open, err
 	}
 	return CatalogueChange{}, ErrConcurrentChange

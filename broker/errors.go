@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/brevet-dev/brevet/broker/approval"
+	"github.com/brevet-dev/brevet/scopes"
 )
 
 // Errors of a request, apart from a denial by policy. Each of them means that no credential was released.
@@ -90,6 +91,10 @@ var (
 	ErrOtherCatalogue = errors.New("catalogue has changed")
 	// ErrOwnProposal: nobody may approve a catalogue that they proposed.
 	ErrOwnProposal = errors.New("admin may not approve their own proposal")
+	// ErrVaultNotPrepared: Vault lacks policies for new scopes of a catalogue. It is returned as a *VaultNotPreparedError.
+	ErrVaultNotPrepared = errors.New("vault is not prepared for the catalogue")
+	// ErrVaultNotChecked: Vault did not say whether it is prepared for a catalogue.
+	ErrVaultNotChecked = errors.New("vault did not say whether it is prepared for the catalogue")
 	// ErrCrowded: this replica, or this person, has too many event streams.
 	ErrCrowded = errors.New("too many event streams")
 	// ErrListsCrowded: the caller, or its trust domain, looks for too many status lists that this replica does not know.
@@ -174,6 +179,25 @@ func (n *NotMountedError) Error() string { return fmt.Sprintf("%v at %q", ErrNot
 
 // Unwrap returns ErrNotMounted.
 func (n *NotMountedError) Unwrap() error { return ErrNotMounted }
+
+// VaultNotPreparedError is ErrVaultNotPrepared with the policies that a token for their scopes cannot have.
+type VaultNotPreparedError struct{ Missing []scopes.VaultPolicy }
+
+func (v *VaultNotPreparedError) Error() string {
+	return fmt.Sprintf("%v: %s", ErrVaultNotPrepared, strings.Join(v.Lines(), "; "))
+}
+
+// Lines says for each policy which scope needs it.
+func (v *VaultNotPreparedError) Lines() []string {
+	var lines []string
+	for _, p := range v.Missing {
+		lines = append(lines, fmt.Sprintf("scope %s needs the policy %s", p.Scope(), p.Name))
+	}
+	return lines
+}
+
+// Unwrap returns ErrVaultNotPrepared.
+func (v *VaultNotPreparedError) Unwrap() error { return ErrVaultNotPrepared }
 
 // MissingRightsError means that Vault does not give the broker's login all rights that it needs.
 type MissingRightsError struct {

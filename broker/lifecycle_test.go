@@ -108,6 +108,8 @@ func (p *tape) Revoke(ctx context.Context, h broker.VaultLease) error {
 	return p.revokeErr
 }
 
+func (p *tape) MissingPolicies(context.Context, []string) ([]string, error) { return nil, nil }
+
 func (p *tape) Alive(context.Context, broker.VaultLease) (bool, error) { return p.alive, nil }
 
 // AcquireLeadership leads for one sweep, or for as long as leads says.

@@ -257,6 +257,9 @@ type Minter interface {
 	Revoke(ctx context.Context, h VaultLease) error
 	// Alive reports whether Vault still has the token or the lease of h.
 	Alive(ctx context.Context, h VaultLease) (bool, error)
+	// MissingPolicies returns those of the named policies that a credential's token cannot have: Vault does not have them, or does
+	// not let the broker assign them. It takes a few seconds at most. Without an answer of Vault it returns ErrVaultUnavailable.
+	MissingPolicies(ctx context.Context, names []string) ([]string, error)
 }
 
 // Signer signs documents that are not credentials.

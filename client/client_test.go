@@ -100,6 +100,7 @@ func TestEveryProblemMatchesASentinelError(t *testing.T) {
 		openapi.CodePreconditionFailed:   client.ErrOtherCatalogue,
 		openapi.CodeOwnProposal:          client.ErrNotAllowed,
 		openapi.CodeInvalidCatalogue:     client.ErrInvalid,
+		openapi.CodeVaultNotPrepared:     client.ErrVaultRefused,
 		openapi.CodeSuperseded:           client.ErrUnavailable,
 		openapi.CodeInternal:             client.ErrInternal,
 		openapi.CodeBundleUnavailable:    client.ErrUnavailable,

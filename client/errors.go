@@ -114,6 +114,7 @@ var sentinels = map[openapi.ProblemCode]error{
 	openapi.CodePreconditionFailed:   ErrOtherCatalogue,
 	openapi.CodeOwnProposal:          ErrNotAllowed,
 	openapi.CodeInvalidCatalogue:     ErrInvalid,
+	openapi.CodeVaultNotPrepared:     ErrVaultRefused,
 	openapi.CodeSuperseded:           ErrUnavailable,
 	openapi.CodeNotSealed:            ErrUnavailable,
 	openapi.CodeTooBroad:             ErrInvalid,

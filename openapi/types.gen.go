@@ -350,6 +350,7 @@ const (
 	CodeUnauthenticated      ProblemCode = "unauthenticated"
 	CodeUnsupportedMediaType ProblemCode = "unsupported_media_type"
 	CodeUseDPoPNonce         ProblemCode = "use_dpop_nonce"
+	CodeVaultNotPrepared     ProblemCode = "vault_not_prepared"
 	CodeVaultRefused         ProblemCode = "vault_refused"
 	CodeVaultUnavailable     ProblemCode = "vault_unavailable"
 )
@@ -442,6 +443,8 @@ func (e ProblemCode) Valid() bool {
 	case CodeUnsupportedMediaType:
 		return true
 	case CodeUseDPoPNonce:
+		return true
+	case CodeVaultNotPrepared:
 		return true
 	case CodeVaultRefused:
 		return true
@@ -957,6 +960,9 @@ type CatalogueChange struct {
 	Decider string `json:"decider,omitempty,omitzero"`
 	Digest  string `json:"digest"`
 
+	// Forced Whether an admin forced the change, because Vault lacked policies for it or did not answer.
+	Forced bool `json:"forced,omitempty,omitzero"`
+
 	// ID The id of the ledger entry. Absent if the catalogue was already in force.
 	ID string `json:"id,omitempty,omitzero"`
 
@@ -967,16 +973,15 @@ type CatalogueChange struct {
 	State CatalogueState `json:"state"`
 	Time  time.Time      `json:"time"`
 
-	// VaultPolicies In answers to a change: the Vault policies that the catalogue needs and the previous one did not.
-	// `brevet bootstrap` creates them.
-	VaultPolicies []string `json:"vault_policies,omitempty,omitzero"`
-
 	// Version The version number that the catalogue has if it is applied, or would have had.
 	Version int64 `json:"version"`
 }
 
 // CatalogueDecision defines model for CatalogueDecision.
 type CatalogueDecision struct {
+	// Force If you approve: as in `CatalogueOrder`.
+	Force bool `json:"force,omitempty,omitzero"`
+
 	// Reason The reason, in at most 1000 bytes. It is recorded, and shown as untrusted text.
 	Reason  string           `json:"reason,omitempty,omitzero"`
 	Verdict CatalogueVerdict `json:"verdict"`
@@ -1008,6 +1013,10 @@ type CatalogueHistory struct {
 type CatalogueOrder struct {
 	// Files All files of the catalogue.
 	Files []CatalogueFile `json:"files"`
+
+	// Force Apply the catalogue even if Vault lacks policies that its new scopes need, or does not answer. Requests for these
+	// scopes fail until `brevet bootstrap` has created the policies. The record says that the change was forced.
+	Force bool `json:"force,omitempty,omitzero"`
 
 	// Reason The reason, in at most 1000 bytes. It is recorded, and shown as untrusted text.
 	Reason string `json:"reason"`
@@ -1616,7 +1625,8 @@ type Problem struct {
 	// - 404: `not_found` does not exist, or the caller may not see it. 405: `method_not_allowed`.
 	// - 409: `already_issued` the idempotency key has returned a credential; `revoked` before delivery; `decided` the
 	//   request no longer waits for votes; `stale` what was voted on has changed; `not_approved` there is nothing to redeem;
-	//   `already_reported` the session has a different report with this number.
+	//   `already_reported` the session has a different report with this number; `vault_not_prepared` Vault lacks policies that
+	//   the catalogue needs.
 	// - 412: `precondition_failed` another catalogue is in force. 413: `too_large`. 415: `unsupported_media_type`.
 	//   421: `misdirected` this server does not serve the host. 428: `precondition_required` `If-Match` is missing.
 	// - 422: `invalid_request` a member has an invalid type or value; `idempotency_mismatch` the key was used for a
@@ -1675,7 +1685,8 @@ type Problem struct {
 //   - 404: `not_found` does not exist, or the caller may not see it. 405: `method_not_allowed`.
 //   - 409: `already_issued` the idempotency key has returned a credential; `revoked` before delivery; `decided` the
 //     request no longer waits for votes; `stale` what was voted on has changed; `not_approved` there is nothing to redeem;
-//     `already_reported` the session has a different report with this number.
+//     `already_reported` the session has a different report with this number; `vault_not_prepared` Vault lacks policies that
+//     the catalogue needs.
 //   - 412: `precondition_failed` another catalogue is in force. 413: `too_large`. 415: `unsupported_media_type`.
 //     421: `misdirected` this server does not serve the host. 428: `precondition_required` `If-Match` is missing.
 //   - 422: `invalid_request` a member has an invalid type or value; `idempotency_mismatch` the key was used for a

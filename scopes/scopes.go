@@ -269,6 +269,12 @@ type Grant struct {
 // so a missing policy, or one of another version, grants nothing.
 type VaultPolicy struct{ Name, Text string }
 
+// Scope returns the name of the scope that needs the policy.
+func (p VaultPolicy) Scope() string {
+	name := strings.TrimPrefix(p.Name, PolicyPrefix)
+	return name[:max(0, strings.LastIndexByte(name, '.'))]
+}
+
 // The ways to bind a credential to its holder. They are also the values of context.binding in a policy.
 const (
 	BindNone = "none"

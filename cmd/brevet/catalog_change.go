@@ -169,6 +169,7 @@ type CatalogApplyCmd struct {
 	OfficialFlags
 	Folder string `arg:"" help:"Folder with .yaml and .cedar files: the whole catalogue." type:"existingdir"`
 	consent
+	forcing
 }
 
 // CatalogRollbackCmd is `brevet catalog rollback`.
@@ -176,6 +177,12 @@ type CatalogRollbackCmd struct {
 	OfficialFlags
 	Version string `arg:"" help:"An earlier catalogue, as brevet catalog history lists it: its version, its digest, or the first 8 or more hex digits of the digest."`
 	consent
+	forcing
+}
+
+// forcing holds the flag of every command that can put a catalogue in force.
+type forcing struct {
+	Force bool `help:"Put the catalogue in force even if Vault lacks policies that it needs, or does not answer. The record says so."`
 }
 
 // consent holds the flags of every command that changes the catalogue.
@@ -199,7 +206,7 @@ func (c *CatalogApplyCmd) Run(ctx context.Context, con *console) error {
 		texts = append(texts, openapi.CatalogueFile{Name: f.Name, Text: string(f.Data)})
 	}
 	return c.change(ctx, con, func(broker *client.Client, from *scopes.Catalogue, open int) error {
-		return c.replace(ctx, con, broker, swap{from, to, open, texts})
+		return c.replace(ctx, con, broker, swap{from, to, open, texts, c.Force})
 	})
 }
 
@@ -214,7 +221,7 @@ func (c *CatalogRollbackCmd) Run(ctx context.Context, con *console) error {
 		if err != nil {
 			return err
 		}
-		return c.replace(ctx, con, broker, swap{from, to, open, files})
+		return c.replace(ctx, con, broker, swap{from, to, open, files, c.Force})
 	})
 }
 
@@ -241,6 +248,7 @@ type swap struct {
 	from, to *scopes.Catalogue
 	open     int                     // requests that become void
 	files    []openapi.CatalogueFile // of to
+	force    bool
 }
 
 // replace applies a catalogue after the user has seen and confirmed its changes.
@@ -252,7 +260,7 @@ func (c consent) replace(ctx context.Context, con *console, broker *client.Clien
 	if err := c.ask(con, s, "Apply"); err != nil {
 		return err
 	}
-	change, err := broker.ApplyCatalogue(ctx, s.from.Digest(), openapi.CatalogueOrder{Files: s.files, Reason: c.Reason})
+	change, err := broker.ApplyCatalogue(ctx, s.from.Digest(), openapi.CatalogueOrder{Files: s.files, Reason: c.Reason, Force: s.force})
 	if err == nil {
 		return printChange(con, change)
 	}
@@ -285,7 +293,10 @@ func (c consent) ask(con *console, s swap, doing string) error {
 }
 
 // CatalogApproveCmd is `brevet catalog approve`.
-type CatalogApproveCmd struct{ catalogVerdict }
+type CatalogApproveCmd struct {
+	catalogVerdict
+	forcing
+}
 
 // CatalogRejectCmd is `brevet catalog reject`.
 type CatalogRejectCmd struct{ catalogVerdict }
@@ -298,15 +309,15 @@ type catalogVerdict struct {
 
 // Run shows what was proposed, and approves it.
 func (c *CatalogApproveCmd) Run(ctx context.Context, con *console) error {
-	return c.decide(ctx, con, openapi.CatalogueApprove, "Approve")
+	return c.decide(ctx, con, openapi.CatalogueDecision{Verdict: openapi.CatalogueApprove, Force: c.Force}, "Approve")
 }
 
 // Run shows what was proposed, and rejects it.
 func (c *CatalogRejectCmd) Run(ctx context.Context, con *console) error {
-	return c.decide(ctx, con, openapi.CatalogueReject, "Reject")
+	return c.decide(ctx, con, openapi.CatalogueDecision{Verdict: openapi.CatalogueReject}, "Reject")
 }
 
-func (c *catalogVerdict) decide(ctx context.Context, con *console, verdict openapi.CatalogueVerdict, doing string) error {
+func (c *catalogVerdict) decide(ctx context.Context, con *console, decision openapi.CatalogueDecision, doing string) error {
 	return c.change(ctx, con, func(broker *client.Client, from *scopes.Catalogue, open int) error {
 		digest, err := findCatalogue(ctx, broker, c.Version)
 		if err != nil {
@@ -316,13 +327,14 @@ func (c *catalogVerdict) decide(ctx context.Context, con *console, verdict opena
 		if err != nil {
 			return err
 		}
-		if verdict == openapi.CatalogueReject {
+		if decision.Verdict == openapi.CatalogueReject {
 			open = 0
 		}
 		if err := c.ask(con, swap{from: from, to: to, open: open}, doing); err != nil {
 			return err
 		}
-		change, err := broker.DecideCatalogue(ctx, from.Digest(), digest, openapi.CatalogueDecision{Verdict: verdict, Reason: c.Reason})
+		decision.Reason = c.Reason
+		change, err := broker.DecideCatalogue(ctx, from.Digest(), digest, decision)
 		if err != nil {
 			return err
 		}
@@ -355,7 +367,11 @@ func (c *CatalogHistoryCmd) Run(ctx context.Context, con *console) error {
 			if !change.DecidedAt.IsZero() {
 				since = change.DecidedAt
 			}
-			t.row(version, change.State, dateTime(since), change.Actor, change.Decider, short(change.Reason, 40), change.Digest)
+			state := string(change.State)
+			if change.Forced {
+				state += ", forced"
+			}
+			t.row(version, state, dateTime(since), change.Actor, change.Decider, short(change.Reason, 40), change.Digest)
 		}
 		return t.Flush()
 	})
@@ -472,8 +488,8 @@ func sayPolicies(con *console, from, to *scopes.Catalogue) {
 	if len(needs) == 0 {
 		return
 	}
-	con.say("Vault needs additional policies. Run brevet bootstrap with --catalogue on the new")
-	con.say("folder first: until then, requests for these scopes fail.")
+	con.say("Vault needs these policies. Unless it has them, run brevet bootstrap with --catalogue")
+	con.say("on the new folder first: the server refuses the catalogue without them.")
 	for _, p := range needs {
 		con.say("  " + safetext.Text(p.Name))
 	}

@@ -93,10 +93,10 @@ func TestCatalogOnTheServer(t *testing.T) {
 	s.DB.Check(t)
 }
 
-// TestCatalogPlanNamesPoliciesOfVault checks that a plan names the policies that Vault must have before the new scope
-// works.
-func TestCatalogPlanNamesPoliciesOfVault(t *testing.T) {
-	_, admin, _ := served(t, testkit.Options{})
+// TestCatalogApplyNeedsPoliciesOfVault checks that a plan names the policies that Vault must have, and that the server refuses the
+// catalogue without them, unless the admin forces it.
+func TestCatalogApplyNeedsPoliciesOfVault(t *testing.T) {
+	s, admin, _ := served(t, testkit.Options{})
 	folder := draftOf(t)
 	if err := os.WriteFile(filepath.Join(folder, "notes.yaml"), []byte(`scopes:
   - name: notes.read
@@ -108,7 +108,12 @@ func TestCatalogPlanNamesPoliciesOfVault(t *testing.T) {
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	inProcess(t, on(admin, "plan", folder)...).want(t, 0, "Run brevet bootstrap", "brevet-scope.notes.read.")
+	inProcess(t, on(admin, "plan", folder)...).want(t, 0, "run brevet bootstrap", "brevet-scope.notes.read.")
+	inProcess(t, on(admin, "apply", folder, "--reason", "notes", "--yes")...).
+		want(t, exitUnavailable, "Vault is not prepared", "brevet bootstrap", "--force", "scope notes.read needs the policy brevet-scope.notes.read.")
+	inProcess(t, on(admin, "apply", folder, "--reason", "notes", "--yes", "--force")...).want(t, 0, "is in force as version 2")
+	inProcess(t, on(admin, "history")...).want(t, 0, "applied, forced")
+	s.DB.Check(t)
 }
 
 // TestCatalogPlanNamesTheFirstNeedOfAKey checks that a plan says what Vault must have before the new scope works, and an apply of

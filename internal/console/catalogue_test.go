@@ -42,7 +42,7 @@ func (w *world) apply(t *testing.T, actor, reason string, all []scopes.File) bro
 	if err != nil {
 		t.Fatal(err)
 	}
-	change, _, err := w.Broker.ApplyCatalogue(t.Context(), broker.CatalogueOrder{Actor: actor, Base: head.Digest, Files: all, Reason: reason})
+	change, err := w.Broker.ApplyCatalogue(t.Context(), broker.CatalogueOrder{Actor: actor, Base: head.Digest, Files: all, Reason: reason})
 	if err != nil {
 		t.Fatal(err)
 	}

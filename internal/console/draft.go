@@ -223,8 +223,8 @@ func (c *Console) apply(r *http.Request, who *visitor) (done, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
 	defer cancel()
-	change, _, err := c.cfg.Broker.ApplyCatalogue(ctx, broker.CatalogueOrder{
-		Actor: broker.PersonActor(who.Person).ID(), Base: d.Base, Files: d.files, Reason: reason,
+	change, err := c.cfg.Broker.ApplyCatalogue(ctx, broker.CatalogueOrder{
+		Actor: broker.PersonActor(who.Person).ID(), Base: d.Base, Files: d.files, Reason: reason, Force: r.PostForm.Get("force") != "",
 	})
 	switch {
 	case unreadable(err):
@@ -285,6 +285,7 @@ func (c *Console) decideProposal(r *http.Request, who *visitor) (done, error) {
 	word, notice := "", "Rejected: the catalogue in force is unchanged."
 	switch r.PostForm.Get("verdict") {
 	case "approve":
+		verdict.Force = r.PostForm.Get("force") != ""
 		verdict.Verdict, word, notice = approval.Approve, wordToApply, "Approved: the catalogue is in force, and every new decision uses it."
 	case "reject":
 		verdict.Verdict = approval.Deny

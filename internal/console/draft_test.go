@@ -174,3 +174,40 @@ func TestBrowserExplain(t *testing.T) {
 		b.has(want)
 	}
 }
+
+// A catalogue whose scopes Vault cannot serve is neither proposed nor approved, unless the admin ticks the box. The page names what is
+// missing, and the list of versions says that the change was forced.
+func TestCatalogueThatVaultCannotServeNeedsForce(t *testing.T) {
+	w := newWorldWith(t, twoAdmins)
+	text := catalogue + `  - name: notes.read
+    title: Read notes
+    authority: read
+    resource: vault:notes
+    ttl: {default: 1m, max: 5m}
+    credential: {kind: vault-token, policy: [{path: secret/data/notes, capabilities: [read]}]}
+`
+	first, second := digestOf(t, files(catalogue, policies)), digestOf(t, files(text, policies))
+	carol, alice := w.program(t, "carol"), w.program(t, "alice")
+	draft := url.Values{"base": {first}, "name": {"scopes.yaml"}, "text": {text}, "digest": {second}, "reason": {"because"}, "confirm": {"apply"}}
+	if _, page := w.ask(t, carol, "/catalogue/draft", draft); !strings.Contains(page, `name="force"`) {
+		t.Errorf("got\n%s\nwant a box to force the change", page)
+	}
+	vote := url.Values{"base": {first}, "verdict": {"approve"}, "reason": {"x"}, "confirm": {"apply"}}
+	for _, step := range []struct {
+		who  *http.Client
+		path string
+		form url.Values
+	}{{carol, "/catalogue/apply", draft}, {alice, "/catalogue/proposals/" + second, vote}} {
+		status, page := w.ask(t, step.who, step.path, step.form)
+		if status != http.StatusConflict || !strings.Contains(page, "scope notes.read needs the policy brevet-scope.notes.read.") || !strings.Contains(page, "brevet bootstrap") {
+			t.Errorf("%s: got %d and\n%s\nwant a refusal that names what is missing", step.path, status, page)
+		}
+		step.form.Set("force", "yes")
+		if status, page := w.ask(t, step.who, step.path, step.form); status != http.StatusSeeOther {
+			t.Errorf("%s, forced: got %d and\n%s", step.path, status, page)
+		}
+	}
+	if page := w.read(t, carol, "/catalogue/versions"); !strings.Contains(page, " forced") {
+		t.Errorf("got\n%s\nwant the version to be marked as forced", page)
+	}
+}

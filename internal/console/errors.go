@@ -86,6 +86,8 @@ var troubles = []trouble{
 	{errNoDraft, "invalid_catalogue", http.StatusUnprocessableEntity, "Draft has changed", "The draft is invalid, or differs from the one that you reviewed. Nothing was changed.", "Check the draft again and review its effect."},
 	{broker.ErrOtherCatalogue, "precondition_failed", http.StatusPreconditionFailed, "Catalogue has changed", "Somebody has changed the catalogue since you opened it. Nothing was changed.", "Review the catalogue in force and start again."},
 	{broker.ErrOwnProposal, "own_proposal", http.StatusForbidden, "Own proposal", "You cannot approve a catalogue that you proposed. It is still pending, and the attempt is recorded.", "Ask another admin. You can reject the proposal."},
+	{broker.ErrVaultNotPrepared, "vault_not_prepared", http.StatusConflict, "Vault is not prepared", "Vault has no policies for new scopes of the catalogue, or the broker's token role does not allow them. Requests for these scopes would fail. The catalogue in force is unchanged.", "Ask the operator to run brevet bootstrap with --catalogue on the new catalogue, then go back and try again. Or go back and tick the box to apply it all the same."},
+	{broker.ErrVaultNotChecked, "vault_unavailable", http.StatusServiceUnavailable, "Vault did not answer", "Vault did not say whether it has the policies of the catalogue's new scopes. The catalogue in force is unchanged.", "Go back and try again in a few seconds. Or go back and tick the box to apply the catalogue without this check."},
 	{errReplaying, "rate_limited", http.StatusTooManyRequests, "Replay in progress", "This replica runs one replay at a time. Nothing was changed.", "Try again in 30 seconds, or use brevet catalog replay."},
 	{errExporting, "rate_limited", http.StatusTooManyRequests, "Too many exports", "You can run two exports at a time. Nothing was exported.", "Wait until one export finishes."},
 	{errMethod, "method_not_allowed", http.StatusMethodNotAllowed, "Method not allowed", "This address does not support the request method. Nothing was changed.", "Open the page from the menu or by its link."},
@@ -126,8 +128,9 @@ func troubleOf(err error) trouble {
 type troublePage struct {
 	trouble
 
-	Back   string
-	Unsent *keptForm // the form that the visitor can send again after a login
+	Details []string
+	Back    string
+	Unsent  *keptForm // the form that the visitor can send again after a login
 }
 
 // Code returns the problem code, which is the same as at the API.
@@ -150,6 +153,9 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, who *visitor, err
 	data := troublePage{trouble: t}
 	if back, ok := errors.AsType[*returning](err); ok {
 		data.Back = back.to
+	}
+	if unprepared, ok := errors.AsType[*broker.VaultNotPreparedError](err); ok {
+		data.Details = unprepared.Lines()[:min(len(unprepared.Missing), maxProblems)]
 	}
 	if form, ok := errors.AsType[*unsent](err); ok {
 		data.Unsent = &form.form

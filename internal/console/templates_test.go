@@ -445,7 +445,7 @@ func catalogueSamples(t *testing.T, admin, auditor *visitor, proposal broker.Cat
 	add("scope-hidden", auditor, pageScope.view("clock.read", scopeView{Scope: scope, Policies: []scopes.Policy{{ID: "people", Effect: scopes.EffectForbid, Text: "forb\u200bid"}}}))
 	applied := proposal
 	applied.State, applied.Decider, applied.DecidedAt, applied.DecidedReason = broker.CatalogueApplied, samplePerson, sampled.Add(-time.Hour), "seen"
-	add("versions", auditor, pageVersions.view("Catalogue versions", []broker.CatalogueChange{proposal, applied, {Version: 1, State: broker.CatalogueApplied, Time: sampled.Add(-90 * time.Hour)}}))
+	add("versions", auditor, pageVersions.view("Catalogue versions", []broker.CatalogueChange{proposal, applied, {Version: 2, State: broker.CatalogueApplied, Time: sampled.Add(-80 * time.Hour), Forced: true}, {Version: 1, State: broker.CatalogueApplied, Time: sampled.Add(-90 * time.Hour)}}))
 	add("versions-none", auditor, pageVersions.view("Catalogue versions", nil))
 
 	other := load(strings.Replace(sampleScopes, "max: 15m", "max: 45m", 1), strings.Replace(samplePolicies, "unless { context.approved }", "unless { context.approved || true }", 1))
@@ -531,6 +531,7 @@ func catalogueSamples(t *testing.T, admin, auditor *visitor, proposal broker.Cat
 	for name, form := range map[string]keptForm{"kept": {Sealed: "c2VhbGVk", Person: "cGVyc29u", Action: "/endings/task", Page: "/"}, "secret": {Secret: true, Page: "/"}, "lost": {Page: "/"}} {
 		add("trouble-form-"+name, nil, pageTrouble.view("Login required", troublePage{trouble: troubleOf(errNobody), Unsent: &form}))
 	}
+	add("trouble-details", admin, pageTrouble.view("Vault is not prepared", troublePage{trouble: troubleOf(broker.ErrVaultNotPrepared), Details: []string{"scope notes.read needs the policy brevet-scope.notes.read.bea8ce98"}}))
 	add("trouble", nil, pageTrouble.view(mishap.Title, troublePage{trouble: mishap}))
 	add("trouble-dashboard", admin, pageTrouble.view(mishap.Title, troublePage{trouble: mishap}))
 	add("signed-out", nil, pageSignedOut.view("Logged out", struct{}{}))

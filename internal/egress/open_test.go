@@ -207,7 +207,7 @@ func TestScopeThatBecomesAnotherKindIsNotUsed(t *testing.T) {
 			files[i].Data = []byte(strings.ReplaceAll(string(files[i].Data), kinds[0], kinds[1]))
 		}
 		order := broker.CatalogueOrder{Actor: admin, Base: head.Digest, Files: files, Reason: "another kind"}
-		if change, _, err := w.stack.Broker.ApplyCatalogue(t.Context(), order); err != nil || change.State != broker.CatalogueApplied {
+		if change, err := w.stack.Broker.ApplyCatalogue(t.Context(), order); err != nil || change.State != broker.CatalogueApplied {
 			t.Fatalf("got %+v, %v", change, err)
 		}
 		answer := call(t, c, request(t, "GET", w.url("/open/file"), nil))

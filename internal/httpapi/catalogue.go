@@ -102,7 +102,7 @@ func (s *Server) ApplyCatalogue(w http.ResponseWriter, r *http.Request, _ ApplyC
 		if err != nil {
 			return 0, nil, err
 		}
-		order := broker.CatalogueOrder{Actor: actor, Reason: ask.Reason}
+		order := broker.CatalogueOrder{Actor: actor, Reason: ask.Reason, Force: ask.Force}
 		if order.Base, err = ifMatch(r); err != nil {
 			return 0, nil, err
 		}
@@ -114,7 +114,7 @@ func (s *Server) ApplyCatalogue(w http.ResponseWriter, r *http.Request, _ ApplyC
 		}
 		ctx, cancel := uncancelled(r.Context())
 		defer cancel()
-		change, policies, err := s.cfg.Broker.ApplyCatalogue(ctx, order)
+		change, err := s.cfg.Broker.ApplyCatalogue(ctx, order)
 		if problems, ok := errors.AsType[scopes.Problems](err); ok {
 			err = &requestError{kind: errCatalogue, field: "files", detail: "catalogue", tell: func(p *Problem) {
 				// They quote the catalogue, but only to the caller that sent it.
@@ -127,7 +127,6 @@ func (s *Server) ApplyCatalogue(w http.ResponseWriter, r *http.Request, _ ApplyC
 			return 0, nil, err
 		}
 		out := changeOf(change)
-		out.VaultPolicies = policies
 		if change.State == broker.CatalogueProposed {
 			return http.StatusAccepted, out, nil
 		}
@@ -146,7 +145,7 @@ func (s *Server) DecideCatalogue(w http.ResponseWriter, r *http.Request, digest 
 		if err != nil {
 			return 0, nil, err
 		}
-		verdict := broker.CatalogueVerdict{Actor: actor, Digest: digest, Verdict: approval.Deny, Reason: ask.Reason}
+		verdict := broker.CatalogueVerdict{Actor: actor, Digest: digest, Verdict: approval.Deny, Reason: ask.Reason, Force: ask.Force}
 		if ask.Verdict == CatalogueApprove {
 			verdict.Verdict = approval.Approve
 		}
@@ -202,5 +201,6 @@ func changeOf(c broker.CatalogueChange) CatalogueChange {
 	return CatalogueChange{
 		ID: c.ID, Digest: c.Digest, Base: c.Base, Version: c.Version, State: CatalogueState(c.State), Actor: c.Actor,
 		Reason: c.Reason, Time: c.Time, Decider: c.Decider, DecidedReason: c.DecidedReason, DecidedAt: c.DecidedAt,
+		Forced: c.Forced,
 	}
 }

@@ -181,6 +181,10 @@ var answers = []answer{
 		"Nobody may approve a catalogue that they proposed. The proposal is still pending, and the attempt is recorded. Another admin must decide."),
 	problem(errCatalogue, CodeInvalidCatalogue, http.StatusUnprocessableEntity, "Invalid catalogue",
 		"The files are not a valid catalogue; the member 'problems' lists the errors. Nothing was stored. Correct the files and retry."),
+	problem(broker.ErrVaultNotPrepared, CodeVaultNotPrepared, http.StatusConflict, "Vault is not prepared",
+		"Vault has no policies for new scopes of the catalogue, or the broker's token role does not allow them; the member 'problems' names them. Requests for these scopes would fail, so the catalogue in force is unchanged. Run brevet bootstrap with --catalogue on the new catalogue, then retry. To apply the catalogue all the same, set 'force' (--force on the command line)."),
+	problem(broker.ErrVaultNotChecked, CodeVaultUnavailable, http.StatusServiceUnavailable, "Vault did not answer",
+		"Vault did not say whether it has the policies of the catalogue's new scopes, so the catalogue in force is unchanged. Retry after the time in Retry-After. To apply the catalogue without this check, set 'force' (--force on the command line)."),
 	problem(broker.ErrSuperseded, CodeSuperseded, http.StatusServiceUnavailable, "Catalogue is changing",
 		"The catalogue changed again each time that Brevet decided the request. No credential was issued. Retry after the time in Retry-After."),
 	problem(broker.ErrTooBroad, CodeTooBroad, http.StatusUnprocessableEntity, "Search too broad",
@@ -282,6 +286,11 @@ func (s *Server) refused(h http.Header, r *http.Request, who caller, err error) 
 	}
 	if f.tell != nil {
 		f.tell(&p)
+	}
+	if unprepared, ok := errors.AsType[*broker.VaultNotPreparedError](err); ok {
+		for _, line := range unprepared.Lines()[:min(len(unprepared.Missing), maxProblems)] {
+			p.Problems = append(p.Problems, CatalogueProblem{What: line})
+		}
 	}
 	if missing, ok := errors.AsType[*broker.NotMountedError](err); ok {
 		p.Explanation = fmt.Sprintf("no secrets engine is mounted at %q", missing.Mount)

@@ -44,7 +44,7 @@ func TestEveryProblemCodeHasItsStatus(t *testing.T) {
 		"rate_limited": 429, "not_allowed": 403, "revoked": 409, "vault_refused": 503, "internal": 500, "ledger_unavailable": 503, "ledger_full": 503, "vault_unavailable": 503, "github_unavailable": 503, "github_refused": 503, "mint_mismatch": 503,
 		"bundle_unavailable": 503, "provider_unavailable": 503, "own_request": 403, "not_eligible": 403, "passkey_required": 403, "decided": 409,
 		"stale": 409, "not_approved": 409, "precondition_required": 428, "precondition_failed": 412, "own_proposal": 403, "overloaded": 503,
-		"invalid_catalogue": 422, "superseded": 503, "not_sealed": 503, "too_broad": 422,
+		"invalid_catalogue": 422, "vault_not_prepared": 409, "superseded": 503, "not_sealed": 503, "too_broad": 422,
 	}
 	if diff := cmp.Diff(want, httpapi.ProblemCodes()); diff != "" {
 		t.Errorf("the table of problems changed, and clients depend on it (-want +got):\n%s", diff)

@@ -27,6 +27,7 @@ type changeBody struct {
 	Number   int64      `json:"number"` // of the version that it is, or would become
 	Proposal string     `json:"proposal,omitzero"`
 	Proposer string     `json:"proposer,omitzero"`
+	Forced   bool       `json:"forced,omitzero"`
 	Reason   string     `json:"reason"`
 }
 
@@ -58,7 +59,7 @@ func changeEntry(step broker.CatalogueStep) (entry, error) {
 	e.command, e.overtakes, e.alone, e.urgent = true, true, "catalogue", true
 	body := changeBody{
 		Header: e.header(), Digest: step.Digest, Base: step.Base,
-		Number: step.Version, Proposal: step.Proposal, Proposer: step.Proposer, Reason: step.Reason,
+		Number: step.Version, Proposal: step.Proposal, Proposer: step.Proposer, Forced: step.Forced, Reason: step.Reason,
 	}
 	if step.Actor != "" {
 		body.Actor = &actorBody{ID: step.Actor}
@@ -138,7 +139,8 @@ const changes = `
 			WHEN d.kind IS NOT NULL THEN d.kind
 			WHEN c.version <= h.version THEN 'superseded'
 			ELSE 'proposed' END AS state,
-		coalesce(d.actor, '') AS decider, coalesce(d.reason, '') AS decided_reason, d.time AS decided_at
+		coalesce(d.actor, '') AS decider, coalesce(d.reason, '') AS decided_reason, d.time AS decided_at,
+		EXISTS (SELECT FROM entries AS e WHERE e.index IN (c.entry_index, d.entry_index) AND convert_from(e.body, 'UTF8')::jsonb ? 'forced') AS forced
 	FROM catalogue_changes AS c CROSS JOIN catalogue_head AS h LEFT JOIN catalogue_changes AS d ON d.proposal = c.id
 	WHERE c.proposal IS NULL`
 
@@ -150,6 +152,7 @@ type changeRow struct {
 	Time                   time.Time
 	Decider, DecidedReason string
 	DecidedAt              *time.Time
+	Forced                 bool
 }
 
 // CatalogueChanges implements [broker.Catalogues].
@@ -185,7 +188,7 @@ func (l *Ledger) changes(ctx context.Context, sql string, args pgx.NamedArgs) ([
 		all[i] = broker.CatalogueChange{
 			ID: c.ID.String(), Digest: c.Digest, Base: c.Base, Version: c.Version, State: broker.CatalogueState(c.State),
 			Actor: c.Actor, Reason: c.Reason, Time: c.Time.UTC(), Decider: c.Decider, DecidedReason: c.DecidedReason,
-			DecidedAt: record.Instant(c.DecidedAt),
+			DecidedAt: record.Instant(c.DecidedAt), Forced: c.Forced,
 		}
 	}
 	return all, nil
