@@ -308,7 +308,7 @@ func TestBootstrapSaysWhatIsWrong(t *testing.T) {
 		more []string
 		want string
 	}{
-		{"Vault does not answer", []string{"--vault-address", "http://127.0.0.1:1"}, "preparing Vault at http://127.0.0.1:1: enabling the Transit engine"},
+		{"Vault does not answer", []string{"--vault-address", "http://127.0.0.1:1"}, "preparing Vault at http://127.0.0.1:1: creating a token for the active node: Post"},
 		{"token is refused", []string{"--vault-token-file", p.write(t, "other-token", "hvs.hunter2")}, "preparing Vault"},
 		{"token is not there", []string{"--vault-token-file", "/nonexistent/token"}, "--vault-token-file: reading a secret"},
 		{"password is empty", []string{"--broker-password-file", p.write(t, "empty", "")}, "is empty"},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -73,7 +74,10 @@ func decided(t *testing.T) (urlFile string) {
 	})
 	ask := func(c *client.Client, scope, repo string) client.Answer {
 		t.Helper()
-		got, err := c.Request(t.Context(), client.Ask{Scope: scope, Params: map[string]any{"repo": repo}, Task: "t", Reason: "because"})
+		got, err := c.Request(t.Context(), client.Ask{
+			Scope: scope, Params: map[string]any{"repo": repo}, Task: "t", Reason: "because",
+			IdempotencyKey: rand.Text(), // otherwise equal requests that wait are one
+		})
 		if err != nil && !errors.Is(err, client.ErrDenied) {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ func TestInvalidCommandLinesAreExplained(t *testing.T) {
 		{"unknown command", "catalog isue", "unexpected argument isue"},
 		{"unknown flag", "version --colour", "unknown flag --colour"},
 		{"unknown format", "version -o xml", `--output must be one of "text","json"`},
-		{"no scope", "request --task t --server https://b --workload-api unix:///s", "<scope>"},
+		{"no scope", "request --task t --server https://b --workload-api unix:///s", "name a scope"},
 		{"no task", "request s --server https://b --workload-api unix:///s", "--task"},
 		{"no broker", "request s --task t --workload-api unix:///s", "--server"},
 		{"unknown state", "audit list --status lost --server https://b --workload-api unix:///s", "--status must be one of"},
