@@ -469,7 +469,7 @@ func catalogueSamples(t *testing.T, admin, auditor *visitor, proposal broker.Cat
 	add("draft-large", admin, pageDraft.view("Catalogue draft", editView{Base: sampleDigest, TooLarge: true}))
 	made := draft{Base: sampleDigest, Changed: []draftFile{{"policy.cedar", samplePolicies}, {"more.cedar", ""}}, Gone: []string{"old.cedar"}}
 	add("draft-refused", admin, pageDraftRefused.view("Invalid draft", draftView{draft: made, Problems: scopes.Problems{{File: "policy.cedar", Line: 2, What: "unknown action"}, {File: "scopes.yaml", What: "no scopes"}}, More: 3}))
-	add("draft-checked", admin, pageDraftChecked.view("Effect of the draft", draftView{draft: made, Digest: sampleDigest, Diff: diff, Vote: true}))
+	add("draft-checked", admin, pageDraftChecked.view("Effect of the draft", draftView{draft: made, Digest: sampleDigest, Diff: diff, Vote: true, Open: 3}))
 	add("draft-applies", admin, pageDraftChecked.view("Effect of the draft", draftView{draft: made, Digest: sampleDigest, Diff: diff}))
 	add("proposal", admin, pageProposal.view("Catalogue proposal", proposalView{Change: proposal, Base: sampleDigest, Decide: true, Diff: diff}))
 	add("proposal-own", admin, pageProposal.view("Catalogue proposal", proposalView{Change: proposal, Base: sampleDigest, Decide: true, Own: true, Diff: diff}))
