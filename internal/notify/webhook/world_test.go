@@ -2,6 +2,7 @@ package webhook_test
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
 	"io"
@@ -179,6 +180,7 @@ func ask(t *testing.T, s *testkit.Stack, id string) string {
 	t.Helper()
 	got, err := s.Client(t, id).Request(t.Context(), client.Ask{
 		Scope: "git.issues.write", Params: map[string]any{"repo": "acme/api"}, Task: "task-1", Reason: words,
+		IdempotencyKey: rand.Text(), // otherwise equal requests that wait are one
 	})
 	if err != nil || got.Pending == nil {
 		t.Fatalf("got %+v, %v, want it pending", got, err)
