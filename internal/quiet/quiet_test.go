@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -80,6 +81,53 @@ func TestErrorsQuoteNoResponse(t *testing.T) {
 				t.Errorf("got %s", told)
 			}
 		})
+	}
+}
+
+// I9 and T10: whatever a proxy answers to CONNECT, and whatever URL the environment has for the proxy, no error quotes the text.
+func TestErrorsQuoteNoProxy(t *testing.T) {
+	for name, tc := range map[string]struct{ answer, want string }{
+		"refusal":              {"HTTP/1.1 407 SECRET\r\n\r\n", "status 407 Proxy Authentication Required"},
+		"unknown status":       {"HTTP/1.1 299 SECRET\r\n\r\n", "status 299"},
+		"no HTTP":              {"SECRET\r\n\r\n", "no connection was made"},
+		"status":               {"HTTP/1.1 SECRET\r\n\r\n", "no connection was made"},
+		"version":              {"HTTP/SECRET 200 OK\r\n\r\n", "no connection was made"},
+		"header without colon": {"HTTP/1.1 200 OK\r\nSECRET\r\n\r\n", "no connection was made"},
+		"length":               {"HTTP/1.1 407 No\r\nContent-Length: SECRET\r\n\r\n", "no connection was made"},
+		"transfer coding":      {"HTTP/1.1 407 No\r\nTransfer-Encoding: SECRET\r\n\r\n", "no connection was made"},
+		"no handshake":         {"HTTP/1.1 200 OK\r\n\r\nSECRET", "EOF"},
+		"nothing":              {"", "EOF"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at, err := url.Parse(respond(t, tc.answer))
+			if err != nil {
+				t.Fatal(err)
+			}
+			unquoting(t, &http.Transport{Proxy: http.ProxyURL(at)}, tc.want)
+		})
+	}
+	t.Run("address", func(t *testing.T) {
+		unquoting(t, &http.Transport{Proxy: func(*http.Request) (*url.URL, error) {
+			return nil, errors.New("invalid proxy address " + hidden)
+		}}, "no connection was made")
+	})
+}
+
+// unquoting makes a call that fails, and checks the text of the error.
+func unquoting(t *testing.T, transport *http.Transport, want string) {
+	t.Helper()
+	transport.DisableKeepAlives = true
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://localhost/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := (&http.Client{Transport: quiet.New(transport)}).Do(req)
+	if err == nil {
+		_ = resp.Body.Close()
+		t.Fatal("got no error: nothing is shown")
+	}
+	if told := fmt.Sprintf("%v %+v %q", err, err, err); strings.Contains(told, hidden) || !strings.Contains(told, want) {
+		t.Errorf("got %s, want %q", told, want)
 	}
 }
 

@@ -164,8 +164,14 @@ var threats = []Mutant{
 	{
 		Claim: "T10", Breaks: "quotes in errors what a server sends",
 		File: "internal/quiet/quiet.go",
-		Old:  "e.text = \"the call broke off: the response is not valid HTTP, or the request could not be sent as a whole\"", New: "e.text = err.Error()",
+		Old:  "e.text = otherwise", New: "e.text = err.Error()",
 		Package: "internal/quiet", Test: "^TestErrorsQuoteNoResponse$",
+	},
+	{
+		Claim: "T10", Breaks: "quotes in errors what a proxy answers",
+		File: "internal/quiet/quiet.go",
+		Old:  "return nil, unquoted(ctx, err, unconnected)", New: "return nil, err",
+		Package: "internal/quiet", Test: "^TestErrorsQuoteNoProxy$",
 	},
 	{
 		Claim: "T10", Breaks: "logs what net/http quotes of calls",
