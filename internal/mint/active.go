@@ -11,6 +11,7 @@ import (
 
 	"github.com/brevet-dev/brevet/internal/wait"
 	"github.com/hashicorp/vault/api"
+	"golang.org/x/sync/singleflight"
 )
 
 // A standby of OpenBao 2.5 and later, and a performance standby of Vault Enterprise, answers what it can from its own storage, which
@@ -27,6 +28,8 @@ const (
 	activeLife = 10 * time.Minute
 	// answerFor is for how long Vault's answer holds whether it has standbys.
 	answerFor = time.Minute
+	// noAnswerFor is for how long Vault counts as having standbys if it has not answered.
+	noAnswerFor = time.Second
 	// freshFor is for how long after its creation a token may be unknown to a standby.
 	freshFor = 5 * time.Second
 )
@@ -40,6 +43,8 @@ type active struct {
 	single, several atomic.Int64
 	// doubtful is set if Vault has sent a call elsewhere, or failed at it: then there may be no active node.
 	doubtful atomic.Bool
+	// asking merges equal calls that are for all callers: each caller waits for as long as its own call may take.
+	asking singleflight.Group
 
 	mu    sync.Mutex
 	token string
@@ -47,25 +52,32 @@ type active struct {
 	uses  int // until another one takes over
 }
 
-// hasStandbys reports whether Vault may have standbys. It asks Vault once a minute.
+// hasStandbys reports whether Vault may have standbys. It asks Vault once a minute, and a second after no answer.
 func (m *Minter) hasStandbys(ctx context.Context) bool {
 	now := m.cfg.Now().UnixNano()
 	if single := now < m.active.single.Load(); single || now < m.active.several.Load() {
 		return !single
 	}
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.Timeout)
-	defer cancel()
-	have, err := haveStandbys(bounded, m.childClient)
-	until := m.cfg.Now().Add(answerFor).UnixNano()
-	switch {
-	case err != nil:
+	answer := m.active.asking.DoChan("standbys", func() (any, error) {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.Timeout)
+		defer cancel()
+		have, err := haveStandbys(bounded, m.childClient)
+		switch now := m.cfg.Now(); {
+		case err != nil:
+			m.active.several.Store(now.Add(noAnswerFor).UnixNano())
+		case have:
+			m.active.several.Store(now.Add(answerFor).UnixNano())
+		default:
+			m.active.single.Store(now.Add(answerFor).UnixNano())
+		}
+		return err != nil || have, nil
+	})
+	select {
+	case got := <-answer:
+		return got.Val != false
+	case <-ctx.Done():
 		return true
-	case have:
-		m.active.several.Store(until)
-	default:
-		m.active.single.Store(until)
 	}
-	return have
 }
 
 // haveStandbys asks Vault whether it has standbys.
@@ -112,28 +124,54 @@ func (m *Minter) atActive(
 
 // take returns a token of limited uses for one call.
 func (a *active) take(ctx context.Context, m *Minter) (token string, made time.Time, err error) {
+	const doing = "creating a token for the active node"
+	for {
+		if token, made := a.use(m.cfg.Now()); token != "" {
+			return token, made, nil
+		}
+		// The token is for others too, so it does not depend on the caller.
+		answer := a.asking.DoChan("token", func() (any, error) { return nil, a.renew(context.WithoutCancel(ctx), m, doing) })
+		select {
+		case got := <-answer:
+			if got.Err != nil {
+				return "", time.Time{}, got.Err
+			}
+		case <-ctx.Done():
+			return "", time.Time{}, unavailable(doing, ctx.Err())
+		}
+	}
+}
+
+// use counts one use of the token. It returns "" if another token has to take over.
+func (a *active) use(now time.Time) (token string, made time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if now := m.cfg.Now(); a.uses == 0 || now.Sub(a.made) > activeLife/2 {
-		// The token is for others too, so it does not depend on the caller.
-		const doing = "creating a token for the active node"
-		life := seconds(int(activeLife / time.Second))
-		answer, err := m.exchange(context.WithoutCancel(ctx), doing, m.own(), func(ctx context.Context) (*api.Secret, error) {
-			return m.client.Logical().WriteWithContext(ctx, "auth/token/create", map[string]any{
-				"num_uses": strconv.Itoa(activeUses), "ttl": life, "explicit_max_ttl": life,
-				"renewable": false, "no_default_policy": true, "display_name": "brevet-active",
-			})
-		})
-		if err != nil {
-			return "", time.Time{}, err
-		}
-		if answer == nil || answer.Auth == nil || answer.Auth.ClientToken == "" {
-			return "", time.Time{}, unavailable(doing, errNotUnderstood)
-		}
-		a.token, a.made, a.uses = answer.Auth.ClientToken, now, activeUses-spareUses
+	if a.uses == 0 || now.Sub(a.made) > activeLife/2 {
+		return "", time.Time{}
 	}
 	a.uses--
-	return a.token, a.made, nil
+	return a.token, a.made
+}
+
+// renew makes another token.
+func (a *active) renew(ctx context.Context, m *Minter, doing string) error {
+	now, life := m.cfg.Now(), seconds(int(activeLife/time.Second))
+	answer, err := m.exchange(ctx, doing, m.own(), func(ctx context.Context) (*api.Secret, error) {
+		return m.client.Logical().WriteWithContext(ctx, "auth/token/create", map[string]any{
+			"num_uses": strconv.Itoa(activeUses), "ttl": life, "explicit_max_ttl": life,
+			"renewable": false, "no_default_policy": true, "display_name": "brevet-active",
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if answer == nil || answer.Auth == nil || answer.Auth.ClientToken == "" {
+		return unavailable(doing, errNotUnderstood)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.token, a.made, a.uses = answer.Auth.ClientToken, now, activeUses-spareUses
+	return nil
 }
 
 // lose forgets a token that Vault has refused. It reports whether another one can help.

@@ -56,7 +56,7 @@ func (m *Minter) carrier(ctx context.Context, intent broker.Intent) (have carrie
 		return carrier{}, 0
 	}
 	if have.until.Before(needed) && (have.token != "" || have.until.Before(m.cfg.Now())) {
-		made, _, _ := c.making.Do(policy, func() (any, error) {
+		made := c.making.DoChan(policy, func() (any, error) {
 			// The carrier is for others too, so it does not depend on the caller.
 			made := m.newCarrier(context.WithoutCancel(ctx), policy, m.left(intent.Expires))
 			c.mu.Lock()
@@ -64,7 +64,12 @@ func (m *Minter) carrier(ctx context.Context, intent broker.Intent) (have carrie
 			c.byPolicy[policy] = made
 			return made, nil
 		})
-		have, _ = made.(carrier)
+		select {
+		case got := <-made:
+			have, _ = got.Val.(carrier)
+		case <-ctx.Done():
+			return carrier{}, 0
+		}
 	}
 	if have.until.Before(needed) || lasts > m.left(intent.Expires) { // the login would outlive its carrier or its grant
 		return carrier{}, 0

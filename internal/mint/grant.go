@@ -58,6 +58,9 @@ func (m *Minter) mintGrant(ctx context.Context, intent broker.Intent) (broker.Cr
 		}
 		// Vault does not know the token any more, or its policy. A wrapper token shows which.
 	}
+	if err := ctx.Err(); err != nil { // waiting for a carrier took too long, and no mint was sent
+		return broker.Credential{}, unavailable("minting", err)
+	}
 	left := m.left(intent.Expires)
 	wrapper, err := m.wrap(ctx, intent)
 	if wrapper == nil {

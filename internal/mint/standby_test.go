@@ -1,6 +1,7 @@
 package mint_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"slices"
@@ -153,6 +154,91 @@ func TestMintsDuringAnElection(t *testing.T) {
 	})
 	if err := e.minter.Ready(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// silent returns a minter of a Vault that does not answer calls to some paths, until the test ends.
+func silent(t *testing.T, timeout time.Duration, paths ...string) (*impostor, *mint.Minter) {
+	t.Helper()
+	v := newImpostor(t, p256(t))
+	cfg := knock(t, v.URL)
+	cfg.Timeout = timeout
+	m := open(t, cfg)
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	for _, path := range paths {
+		v.lie(path, func(http.ResponseWriter, *http.Request) { <-release })
+	}
+	return v, m
+}
+
+// revokeAtOnce revokes eight credentials at once.
+func revokeAtOnce(ctx context.Context, t *testing.T, m *mint.Minter) {
+	t.Helper()
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Go(func() {
+			if err := m.Revoke(ctx, broker.VaultLease{Accessor: accessor}); !errors.Is(err, broker.ErrVaultUnavailable) {
+				t.Errorf("got %v, want ErrVaultUnavailable", err)
+			}
+		})
+	}
+	callers.Wait()
+}
+
+// While Vault is silent, a call ends with its caller's deadline, whoever else waits for what all of them need.
+func TestCallsEndWithTheirCallers(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"sys/leader", "auth/token/create"} {
+		v, m := silent(t, time.Minute, path)
+		if path != "sys/leader" {
+			v.lie("sys/leader", func(w http.ResponseWriter, _ *http.Request) { reply(w, map[string]any{"ha_enabled": true}) })
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		revokeAtOnce(ctx, t, m)
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("%s: took %v", path, took)
+		}
+		if calls := v.called(path); calls != 1 {
+			t.Errorf("%s: got %d calls, want 1 for all callers", path, calls)
+		}
+	}
+}
+
+// Callers without a deadline share the two calls that time out. A silent Vault counts as one with standbys.
+func TestCallersWaitForASilentVaultTogether(t *testing.T) {
+	t.Parallel()
+	v, m := silent(t, time.Second, "sys/leader", "auth/token/create")
+	revokeAtOnce(t.Context(), t, m)
+	if asked, made := v.called("sys/leader"), v.called("auth/token/create"); asked != 1 || made != 1 {
+		t.Errorf("got %d questions and %d tokens, want 1 of each for all callers", asked, made)
+	}
+}
+
+// A mint that waits for a carrier ends with its caller, and is not lost: no mint was sent.
+func TestMintsDoNotOutwaitTheirCallersForACarrier(t *testing.T) {
+	t.Parallel()
+	v, m := silent(t, time.Minute)
+	v.grants()
+	v.lie(drawPath, func(w http.ResponseWriter, _ *http.Request) { reply(w, loginAnswer()) })
+	intent := databaseIntent(t)
+	if _, err := mint.MintGrant(t.Context(), m, intent); err != nil {
+		t.Fatal(err)
+	}
+	release := make(chan struct{})
+	defer close(release)
+	v.lie(createPath, func(http.ResponseWriter, *http.Request) { <-release })
+	before := v.called(createPath)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err := mint.MintGrant(ctx, m, intent)
+	if _, lost := errors.AsType[*broker.LostMintError](err); lost || !errors.Is(err, broker.ErrVaultUnavailable) || ctx.Err() == nil {
+		t.Errorf("got %v, want ErrVaultUnavailable, and nothing lost", err)
+	}
+	if calls := v.called(createPath) - before; calls != 1 {
+		t.Errorf("got %d calls, want that for the carrier only", calls)
 	}
 }
 
