@@ -189,9 +189,15 @@ func (d *deployment) vaultSealed(t *testing.T) {
 	d.unavailable(t, "t-sealed", "Vault unavailable", "vault_unavailable")
 	// Denials do not need Vault.
 	brevet(t, d.env("research"), "request", "github.repo.delete", "repo=acme/api", "--task", "t-sealed-denied").want(t, exitDenied)
+	another := launch(t, nil, "serve", "--config", d.configure(t, func(cfg *app.Config) {
+		cfg.Listen, cfg.MetricsListen, cfg.Console = "127.0.0.1:0", "", nil
+	}))
+	another.waitFor(t, another.err, `"msg":"waiting for vault to have an active node"`)
 	if err := d.Vault.Unseal(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	another.waitFor(t, another.err, `"msg":"serving"`)
+	another.kill(t)
 	d.recovers(t, "t-unsealed")
 	records := d.records(t, "t-sealed")
 	if len(records) == 0 {
