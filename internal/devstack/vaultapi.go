@@ -8,10 +8,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/quiet"
-	"github.com/brevet-dev/brevet/internal/safetext"
 )
 
 // vaultRun calls the API of one run of Vault. Another user's program may listen on the port before Vault starts or after
@@ -89,7 +89,7 @@ func (r vaultRun) call(ctx context.Context, method, path string, in, out any) er
 		return fmt.Errorf("reading Vault's answer: %w", err)
 	}
 	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("%s %s: status %d: %s", method, path, resp.StatusCode, safetext.Clip(string(text), 300))
+		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, strings.TrimSpace(string(text)))
 	}
 	if out == nil {
 		return nil
