@@ -42,7 +42,7 @@ func TestDecide(t *testing.T) {
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "no_permit", Resource: "git:repo/evil/api", TTL: 5 * time.Minute,
 				Explanation: "No policy permits git.issues.read on git:repo/evil/api for this sandbox. A condition does not hold in: agents-issues (params.repo).",
-				NearMisses:  []scopes.NearMiss{{Policy: "agents-issues", Fields: []string{"params.repo"}, Failed: `when { context.params.repo like "acme/*" }`}},
+				NearMisses:  []scopes.NearMiss{{Policy: "agents-issues", Fields: []string{"params.repo"}, Failed: `when { context.params.repo like "acme/*" }`, Told: true}},
 			},
 		},
 		{
@@ -116,8 +116,8 @@ func TestDecide(t *testing.T) {
 			ask: scopes.Ask{Scope: "pay.refund", Params: refund(9000, false)},
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "no_permit", Resource: "pay:EUR/9000", TTL: 2 * time.Minute,
-				Explanation: "No policy permits pay.refund on pay:EUR/9000 for this sandbox. A condition does not hold in: small-refunds (params.cents). You could request pay.refund with cents=5000.",
-				NearMisses:  []scopes.NearMiss{{Policy: "small-refunds", Fields: []string{"params.cents"}, Failed: "when { context.params.cents <= 5000 }"}},
+				Explanation: "No policy permits pay.refund on pay:EUR/9000 for this sandbox. A condition does not hold in: small-refunds (params.cents, params.urgent). You could request pay.refund with cents=5000.",
+				NearMisses:  []scopes.NearMiss{{Policy: "small-refunds", Fields: []string{"params.cents", "params.urgent"}, Failed: "when { context.params.cents <= 5000 }", Told: true}},
 				Narrowest:   &scopes.Ask{Scope: "pay.refund", Params: refund(5000, false), RequestContext: scopes.RequestContext{Task: "t"}},
 			},
 		},
@@ -126,8 +126,8 @@ func TestDecide(t *testing.T) {
 			ask: scopes.Ask{Scope: "pay.refund", Params: refund(100, true)},
 			want: scopes.Decision{
 				Outcome: scopes.Deny, Reason: "no_permit", Resource: "pay:EUR/100", TTL: 2 * time.Minute,
-				Explanation: "No policy permits pay.refund on pay:EUR/100 for this sandbox. A condition does not hold in: small-refunds (params.urgent).",
-				NearMisses:  []scopes.NearMiss{{Policy: "small-refunds", Fields: []string{"params.urgent"}, Failed: "when { !context.params.urgent }"}},
+				Explanation: "No policy permits pay.refund on pay:EUR/100 for this sandbox. A condition does not hold in: small-refunds (params.cents, params.urgent).",
+				NearMisses:  []scopes.NearMiss{{Policy: "small-refunds", Fields: []string{"params.cents", "params.urgent"}, Failed: "when { !context.params.urgent }", Told: true}},
 			},
 		},
 		{

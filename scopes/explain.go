@@ -70,7 +70,9 @@ func outcomeSentence(ask Ask, d Decision) string {
 		sentence := fmt.Sprintf("No policy permits %s on %s for this sandbox.", ask.Scope, d.Resource)
 		var near []string
 		for _, miss := range d.NearMisses {
-			near = append(near, strings.TrimSuffix(fmt.Sprintf("%s (%s)", miss.Policy, strings.Join(miss.Fields, ", ")), " ()"))
+			if miss.Told {
+				near = append(near, strings.TrimSuffix(fmt.Sprintf("%s (%s)", miss.Policy, strings.Join(miss.Fields, ", ")), " ()"))
+			}
 		}
 		if len(near) > 0 {
 			sentence += " A condition does not hold in: " + strings.Join(near, ", ") + "."

@@ -1,8 +1,12 @@
 package scopes_test
 
 import (
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/brevet-dev/brevet/scopes"
 	"github.com/google/go-cmp/cmp"
@@ -104,39 +108,67 @@ func TestValuesThatCannotOccurAreRefused(t *testing.T) {
 }
 
 // TestNearMissNamesTheConditionThatDoesNotHold checks which permits count as near misses, and that the explanation, which a sandbox
-// reads, has the fields of its own request and nothing of what a policy compares them with.
+// reads, has only permits about this sandbox, with all fields of their conditions and nothing of what a policy compares them with.
 func TestNearMissNamesTheConditionThatDoesNotHold(t *testing.T) {
 	const secret = "somebody-else"
-	for _, tt := range []struct {
+	theirs := func(condition, failed string, fields ...string) (policy string, want []scopes.NearMiss) {
+		return `@id("somebody-else") permit (principal, action in Action::"git.*", resource) ` + condition + `;`, []scopes.NearMiss{{"somebody-else", fields, failed, false}}
+	}
+	type test struct {
 		name, policies string
 		want           []scopes.NearMiss
 		says           string
-	}{
+	}
+	tests := []test{
 		{
 			"a parameter", `@id("a") permit (principal, action in Action::"git.*", resource) when { context.ttl < 900 && context.params.repo like "somebody-else/*" };`,
-			[]scopes.NearMiss{{"a", []string{"params.repo"}, `when { context.params.repo like "somebody-else/*" }`}},
-			"A condition does not hold in: a (params.repo).",
+			[]scopes.NearMiss{{"a", []string{"params.repo", "ttl"}, `when { context.params.repo like "somebody-else/*" }`, true}},
+			"A condition does not hold in: a (params.repo, ttl).",
 		},
 		{
 			"an unless", `@id("a") permit (principal in Path::"spiffe://td.example/agents", action in Action::"git.*", resource) unless { context.task == "somebody-else" || context.ttl > 60 };`,
-			[]scopes.NearMiss{{"a", []string{"ttl"}, `unless { context.ttl > 60 }`}},
-			"a (ttl)",
+			[]scopes.NearMiss{{"a", []string{"task", "ttl"}, `unless { context.ttl > 60 }`, true}},
+			"a (task, ttl)",
 		},
 		{
 			"a person", `@id("a") permit (principal, action, resource) when { context has user && context.user.groups.contains("somebody-else") };`,
-			[]scopes.NearMiss{{"a", []string{"user"}, `when { context has user }`}},
+			[]scopes.NearMiss{{"a", []string{"user"}, `when { context has user }`, true}},
 			"a (user)",
 		},
 		{
 			"several, sorted", `@id("b") permit (principal, action, resource) when { context.task == "somebody-else" }; @id("a") permit (principal, action, resource) when { context.binding == "dpop" };`,
-			[]scopes.NearMiss{{"a", []string{"binding"}, `when { context.binding == "dpop" }`}, {"b", []string{"task"}, `when { context.task == "somebody-else" }`}},
+			[]scopes.NearMiss{{"a", []string{"binding"}, `when { context.binding == "dpop" }`, true}, {"b", []string{"task"}, `when { context.task == "somebody-else" }`, true}},
 			"a (binding), b (task).",
+		},
+		{
+			"a condition about this sandbox", `@id("a") permit (principal, action, resource) when { principal in Path::"spiffe://td.example/agents" && context.ttl < 1 };`,
+			[]scopes.NearMiss{{"a", []string{"principal", "ttl"}, `when { context.ttl < 1 }`, true}},
+			"a (principal, ttl).",
 		},
 		{
 			"other heads", `@id("a") permit (principal == Sandbox::"spiffe://td.example/other", action, resource) when { context.ttl < 1 }; @id("b") permit (principal, action == Action::"mail.read", resource); @id("c") permit (principal, action, resource == Resource::"git:repo/acme/other"); @id("d") forbid (principal, action, resource) when { context.ttl < 1 };`,
 			nil, "for this sandbox.",
 		},
+		{
+			"the head names one resource", `@id("somebody-else") permit (principal, action, resource == Resource::"git:repo/acme/api") when { context.ttl < 1 };`,
+			[]scopes.NearMiss{{"somebody-else", []string{"ttl"}, `when { context.ttl < 1 }`, false}},
+			"for this sandbox.",
+		},
+	}
+	const them, us = `principal in Path::"spiffe://other.example/secops"`, `principal in Path::"spiffe://td.example/agents"`
+	for _, tt := range []struct{ condition, failed, fields string }{
+		{"when { " + them + " }", "when { " + them + " }", "principal"},
+		{"when { context.ttl < 1 && " + them + " }", "when { context.ttl < 1 }", "principal ttl"},
+		{"when { context.ttl < 1 } when { " + them + " }", "when { context.ttl < 1 }", "principal ttl"},
+		{"unless { context.ttl > 1 || !(" + them + ") }", "unless { context.ttl > 1 }", "principal ttl"},
+		{"when { context.ttl < 1 && (" + them + ` || context.params.repo == "acme/api") }`, "when { context.ttl < 1 }", "params.repo principal ttl"},
+		{"when { context.ttl < 1 && (" + us + ` || context.params.repo == "acme/api") }`, "when { context.ttl < 1 }", "params.repo principal ttl"},
+		{"when { context.ttl < 1 && (" + us + ` || context.params == context.params) }`, "when { context.ttl < 1 }", "principal ttl"},
 	} {
+		policy, want := theirs(tt.condition, tt.failed, strings.Fields(tt.fields)...)
+		tests = append(tests, test{"a condition about others: " + tt.condition, policy, want, "for this sandbox."})
+	}
+	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c := load(t, worldScopes, tt.policies)
 			ask := scopes.Ask{Scope: "git.issues.read", Params: repo("acme/api"), RequestContext: scopes.RequestContext{Task: "t"}}
@@ -149,6 +181,42 @@ func TestNearMissNamesTheConditionThatDoesNotHold(t *testing.T) {
 			}
 			if !strings.Contains(d.Explanation, tt.says) || strings.Contains(d.Explanation, secret) {
 				t.Errorf("got %q", d.Explanation)
+			}
+		})
+	}
+}
+
+// TestNearMissesOfASandboxAreNoOracle checks that a sandbox cannot find the values in a condition by a series of requests: every
+// denial of a scope tells it the same.
+func TestNearMissesOfASandboxAreNoOracle(t *testing.T) {
+	for name, policy := range map[string]string{
+		"a condition":        `permit (principal, action in Action::"git.*", resource) when { context.params.repo == "acme/api" && context.ttl <= 137 && context.task == "t-7" && context has user };`,
+		"a resource":         `permit (principal, action, resource == Resource::"git:repo/acme/api") when { context has user };`,
+		"mixed, of us":       `permit (principal, action, resource) when { context has user && (principal in Path::"spiffe://td.example/agents" || context.ttl <= 137) };`,
+		"mixed, of others":   `permit (principal, action, resource) when { context has user && (principal in Path::"spiffe://other.example/a" || context.ttl <= 137) };`,
+		"an if":              `permit (principal, action, resource) when { context has user && (if context.ttl <= 137 then principal in Path::"spiffe://td.example/a" else true) };`,
+		"more than it tells": `permit (principal, action, resource) when { context has user };` + strings.Repeat(`@id("%d") permit (principal, action, resource == Resource::"git:repo/acme/api") when { context has user };`, 70),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for n := 0; strings.Contains(policy, "%d"); n++ {
+				policy = strings.Replace(policy, "%d", strconv.Itoa(n), 1)
+			}
+			c := load(t, worldScopes, `@id("release") `+policy)
+			told := map[string]bool{}
+			for _, name := range []string{"acme/api", "acme/other"} {
+				for _, ttl := range []time.Duration{137 * time.Second, 138 * time.Second} {
+					for _, task := range []string{"t-7", "t-8"} {
+						ask := scopes.Ask{Scope: "git.issues.read", Params: repo(name), TTL: ttl, RequestContext: scopes.RequestContext{Task: task}}
+						d, err := c.Decide(subject("spiffe://td.example/agents/a"), ask, noon)
+						if err != nil || d.Reason != scopes.ReasonNoPermit {
+							t.Fatalf("got %v, %v", d.Reason, err)
+						}
+						told[strings.ReplaceAll(d.Explanation, name, "")] = true
+					}
+				}
+			}
+			if len(told) != 1 {
+				t.Errorf("got %d different answers: %v", len(told), slices.Sorted(maps.Keys(told)))
 			}
 		})
 	}
