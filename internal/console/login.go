@@ -35,7 +35,7 @@ const (
 	loginCookie     = "login"
 	sessionCookie   = "session"
 	signatureCookie = "session-signature"
-	// personCookie says who was last logged in in this browser, so that a form that comes too late can be kept for its person.
+	// personCookie says who was last logged in in this browser, and is signed. A form that comes too late is kept for its person.
 	personCookie = "session-person"
 	// loginLife is how long a login at the provider may take.
 	loginLife       = 10 * time.Minute

@@ -1,12 +1,14 @@
 package console
 
 import (
+	"crypto/hmac"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/brevet-dev/brevet/internal/people"
@@ -26,6 +28,8 @@ const (
 const (
 	// keptFor is how long a form can be sent again after its login has ended.
 	keptFor = time.Hour
+	// maxKept is the largest body of a form that is kept without a session, in bytes. The longest note or reason has 1000.
+	maxKept = 64 << 10
 	// warnBefore is how long before the end of a session its page warns.
 	warnBefore = 2 * time.Minute
 	// extendEvery is the longest time by which a session may end early, to spare the database a write for each page.
@@ -53,7 +57,8 @@ func (c *Console) begin(w http.ResponseWriter, r *http.Request, raw string, pers
 	c.extend(r)
 	signature := base64.RawURLEncoding.EncodeToString(c.tokenSignature(c.sessions.Token(r.Context())))
 	c.setCookie(w, signatureCookie, signature, c.cfg.SessionLength+time.Second) // the session cookie ends earlier
-	c.setCookie(w, personCookie, c.nameless(person), c.cfg.SessionLength+keptFor)
+	name := c.nameless(person)
+	c.setCookie(w, personCookie, name+"."+c.nameSignature(name), c.cfg.SessionLength+keptFor)
 	return nil
 }
 
@@ -112,6 +117,24 @@ func (c *Console) nameless(person people.Person) string {
 	return base64.RawURLEncoding.EncodeToString(sign(c.naming, person.ID()))
 }
 
+// nameSignature returns the signature of a digest from nameless. Only a login in this browser leaves it here.
+func (c *Console) nameSignature(name string) string {
+	return base64.RawURLEncoding.EncodeToString(sign(c.naming, name))
+}
+
+// lastPerson returns the digest of the person who was last logged in in this browser, or "" if nobody was.
+func (c *Console) lastPerson(r *http.Request) string {
+	cookie, err := r.Cookie(c.cookieName(personCookie))
+	if err != nil {
+		return ""
+	}
+	name, signature, _ := strings.Cut(cookie.Value, ".")
+	if !hmac.Equal([]byte(signature), []byte(c.nameSignature(name))) {
+		return ""
+	}
+	return name
+}
+
 // kept is a form that its person could not send, because the login had ended. It is sealed and stays in the browser.
 type kept struct {
 	Person string // from nameless
@@ -140,7 +163,17 @@ const (
 
 // keep seals the form of a request. It keeps nothing if it does not know whose form it is, so that nobody sees what somebody else
 // has typed, and nothing that looks like a secret.
+//
+// Without a session, it reads only a short form, of a browser in which somebody was logged in, and not too often. It leaves the
+// forms of strangers unread, so that they cause no work.
 func (c *Console) keep(r *http.Request, who *visitor) keptForm {
+	last := c.lastPerson(r)
+	if who == nil {
+		if last == "" || !c.pace.Allow(last, c.cfg.Now()) {
+			return keptForm{Page: "/"}
+		}
+		r.Body = http.MaxBytesReader(nil, r.Body, maxKept)
+	}
 	if readForm(r) != nil {
 		return keptForm{Page: "/"}
 	}
@@ -148,8 +181,8 @@ func (c *Console) keep(r *http.Request, who *visitor) keptForm {
 	if action := r.PostForm.Get(fieldAction); action != "" {
 		k.Action = localPath(action)
 	}
-	if cookie, err := r.Cookie(c.cookieName(personCookie)); err == nil && k.Person == "" {
-		k.Person = cookie.Value
+	if k.Person == "" {
+		k.Person = last
 	}
 	if who != nil && k.Person == "" {
 		k.Person = c.nameless(who.Person)
@@ -219,11 +252,17 @@ func (c *Console) receive(r *http.Request, who *visitor) error {
 	return err
 }
 
-// keepTyped seals what a person has typed so far, for a script that is about to leave the page for a login.
+// keepTyped seals what a person has typed so far, for a script that is about to leave the page for a login. The session may have
+// ended.
 func (c *Console) keepTyped(w http.ResponseWriter, r *http.Request) {
-	k := c.keep(r, nil)
+	who, err := c.visitor(r)
+	if err != nil && !errors.Is(err, errNobody) {
+		c.fail(w, r, who, err)
+		return
+	}
+	k := c.keep(r, who)
 	if k.Sealed == "" {
-		c.fail(w, r, nil, errNotKept)
+		c.fail(w, r, who, errNotKept)
 		return
 	}
 	_ = writeJSON(w, map[string]string{"kept": k.Sealed, "person": k.Person}) // the client may have disconnected

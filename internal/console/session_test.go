@@ -299,6 +299,50 @@ func TestKeptForms(t *testing.T) {
 	}
 }
 
+// T11: without a session, only a short form is kept, and only some in a time. A long draft is kept in a session that is too old for
+// a change.
+func TestKeptFormsAreLimited(t *testing.T) {
+	var still clock
+	d := newDevWorld(t, func(o *testkit.Options) {
+		passing := o.Now
+		o.Now = func() time.Time { return passing().Add(still.now().Sub(time.Now())) }
+	})
+	bob := d.as(t, "bob")
+	form := func(size int) url.Values { return url.Values{"reason": {strings.Repeat("a", size)}} }
+	long := form(100_000)
+	d.clock.pass(3*time.Minute + time.Second)
+	for path, want := range map[string]int{"/catalogue/apply": http.StatusUnauthorized, "/session/keep": http.StatusOK} {
+		status, page := d.ask(t, bob, path, long, "Sec-Fetch-Dest", "empty")
+		if kept := keptIn(page) != "" || strings.HasPrefix(page, `{"kept":`); status != want || !kept {
+			t.Errorf("%s: a long form in a session that is too old: got %d, want it kept", path, status)
+		}
+	}
+	d.clock.pass(5 * time.Minute)
+	for _, cookie := range cookiesOf(t, bob, d.console) {
+		if cookie.Name != "brevet-session-person" { // a browser drops the others when the session ends
+			bob.Jar.SetCookies(parsed(t, d.console), []*http.Cookie{{Name: cookie.Name, MaxAge: -1}})
+		}
+	}
+	if _, page := d.ask(t, bob, "/catalogue/apply", form(60_000)); keptIn(page) == "" {
+		t.Errorf("a short form is not kept after the end of the session:\n%s", page)
+	}
+	if status, page := d.ask(t, bob, "/catalogue/apply", long); status != http.StatusUnauthorized || keptIn(page) != "" {
+		t.Errorf("a long form after the end of the session: got %d, want nothing kept", status)
+	}
+	if status, _ := d.ask(t, bob, "/session/keep", long); status != http.StatusUnprocessableEntity {
+		t.Errorf("a long text after the end of the session: got %d, want nothing kept", status)
+	}
+	still.stop()
+	keptAll := true
+	for range personBurst + 1 {
+		_, page := d.ask(t, bob, "/endings/task", form(10))
+		keptAll = keptAll && keptIn(page) != ""
+	}
+	if keptAll {
+		t.Error("without a session, any number of forms is kept")
+	}
+}
+
 // devLogin logs in at the provider of brevet dev.
 func (b *tab) devLogin(who string) {
 	b.t.Helper()

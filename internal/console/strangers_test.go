@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/cookiejar"
@@ -332,5 +333,60 @@ func TestEndedSessionsCountForTheAddress(t *testing.T) {
 	w.answers(t, stranger, burst*3/4, "/you")
 	if status, body := w.ask(t, stranger, "/you", nil); status != http.StatusTooManyRequests || !strings.Contains(body, "your address") {
 		t.Errorf("a stranger at the same address: got %d, want 429\n%s", status, body)
+	}
+}
+
+// T11: the console answers a form of a stranger before it reads the form, whatever cookies they invent.
+func TestFormsOfStrangersAreNotRead(t *testing.T) {
+	w := newWorld(t)
+	cookie := func(name, value string) *http.Cookie { return &http.Cookie{Name: name, Value: value} }
+	alice := map[string]string{}
+	for _, held := range cookiesOf(t, w.program(t, "alice"), w.console) {
+		alice[held.Name] = held.Value
+	}
+	name, signature, signed := strings.Cut(alice["brevet-session-person"], ".")
+	if !signed {
+		t.Errorf("got the cookie %q, want a signed person", alice["brevet-session-person"])
+	}
+	other := strings.Repeat("A", 43)
+	for who, cookies := range map[string][]*http.Cookie{
+		"no cookie":           nil,
+		"a name":              {cookie("brevet-session-person", name)},
+		"an empty signature":  {cookie("brevet-session-person", name+".")},
+		"another name":        {cookie("brevet-session-person", other+"."+signature)},
+		"another signature":   {cookie("brevet-session-person", name+"."+other)},
+		"nobody":              {cookie("brevet-session-person", ".")},
+		"an invented session": {cookie("brevet-session", other), cookie("brevet-session-signature", other)},
+	} {
+		browser := w.program(t, "")
+		browser.Jar.SetCookies(parsed(t, w.console), cookies)
+		browser.Timeout = 5 * time.Second // the server waits longer for the form
+		for path, want := range map[string]int{
+			"/session/keep": http.StatusUnprocessableEntity, "/session/kept": http.StatusUnauthorized, "/session/stay": http.StatusUnauthorized,
+			"/approvals/x/vote": http.StatusUnauthorized, "/catalogue/draft": http.StatusUnauthorized, "/endings/task": http.StatusUnauthorized,
+			"/you/passkeys/challenge": http.StatusUnauthorized, "/ledger/growth": http.StatusUnauthorized,
+		} {
+			body, never := io.Pipe()
+			method, kind := http.MethodPost, "application/x-www-form-urlencoded"
+			if path == "/ledger/growth" {
+				method, kind = http.MethodGet, "multipart/form-data; boundary=x"
+			}
+			req, err := http.NewRequestWithContext(t.Context(), method, w.console+path, body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.ContentLength = 2_000_005
+			req.Header.Set("Content-Type", kind)
+			resp, err := browser.Do(req)
+			_ = never.Close()
+			if err != nil {
+				t.Errorf("%s: %s: got %v, want an answer without the form", who, path, err)
+				continue
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != want {
+				t.Errorf("%s: %s: got %d, want %d", who, path, resp.StatusCode, want)
+			}
+		}
 	}
 }

@@ -217,6 +217,12 @@ var threats = []Mutant{
 		Package: "internal/ledger", Test: "^TestUrgentEntriesOvertake$",
 	},
 	{
+		Claim: "T11", Breaks: "reads and seals the forms of strangers at the console",
+		File: "internal/console/session.go",
+		Old:  "if last == \"\" || !c.pace", New: "if !c.pace",
+		Package: "internal/console", Test: "^TestFormsOfStrangersAreNotRead$",
+	},
+	{
 		Claim: "T11", Breaks: "lets the orders of a loud admin stop the requests of all sandboxes",
 		File:    "internal/ledger/append.go",
 		Old:     "turn = 1 - turn\n\t}\n",
