@@ -151,10 +151,10 @@ type crawl struct {
 }
 
 // enoughAlike is how many links are followed that lead from one page to another and differ only in what varies.
-const enoughAlike = 3
+const enoughAlike = 6
 
-// varies matches what differs between links that are alike: an ID, a digest, a time, a number.
-var varies = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{40,}|[0-9]+`)
+// varies matches what differs between links that are alike: an ID, a digest, a time, a number, a value in the query.
+var varies = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{40,}|[0-9]+|=[^&]*`)
 
 var (
 	linkTag   = regexp.MustCompile(`<a [^>]*href="(/[^"#]*)`)
