@@ -185,12 +185,14 @@ func currentLogin() (login.Login, error) {
 	return l, err
 }
 
-// loggedIn reports whether there is a login. One that has ended counts: the command then says so, and does not act as somebody else.
+// loggedIn reports whether there is a login. One that cannot be read counts: the command then says so, and does not act as somebody
+// else. Without a folder for logins, as in a container without HOME, there is none.
 func loggedIn() bool {
 	store, err := loginStore()
-	if err == nil {
-		_, err = store.Read()
+	if err != nil {
+		return false
 	}
+	_, err = store.Read()
 	return !errors.Is(err, login.ErrEnded)
 }
 
