@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -88,11 +90,21 @@ func (f CallerFlags) open(ctx context.Context) (_ *client.Client, _ func(), err 
 
 // checkSocket returns an error if the Workload API's socket does not exist, for which go-spiffe would wait.
 func checkSocket(workloadAPI string) error {
-	socket, ok := strings.CutPrefix(workloadAPI, "unix://")
+	socket, ok := socketPath(workloadAPI)
 	if _, err := os.Stat(socket); ok && errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("no Workload API at %s: start the SPIFFE agent or brevet dev", workloadAPI)
 	}
 	return nil
+}
+
+// socketPath returns the file of the Workload API's socket, if it is a Unix socket, as go-spiffe and gRPC find it: unix:/path is
+// unix:///path, and escapes count.
+func socketPath(workloadAPI string) (string, bool) {
+	at, err := url.Parse(workloadAPI)
+	if err != nil || at.Scheme != "unix" || at.Host != "" || !filepath.IsAbs(at.Path) {
+		return "", false
+	}
+	return filepath.Clean(at.Path), true
 }
 
 // withOption adds to a [client.IdentityError] the option that chooses an SVID, if there are SVIDs to choose from.

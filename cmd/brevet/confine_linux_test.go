@@ -9,11 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/brevet-dev/brevet/internal/testkit/registries"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
 
 const nobody = 65534
@@ -313,5 +315,38 @@ func (s *session) confinedMistakes(t *testing.T) {
 		"no program to run: name it after --":           {"egress", "connect", "--socket", "/tmp/none/s", "--"},
 	} {
 		brevet(t, s.env, flags...).want(t, 1, want)
+	}
+}
+
+// T12: a confined program does not see the socket of the Workload API, however its caller spells the address, nor the folder in which an agent
+// makes it again.
+func TestWorkloadAPIIsHiddenHoweverItIsSpelt(t *testing.T) {
+	home(t)
+	folder := t.TempDir()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(folder, "a b.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	if err := os.Chmod(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range []string{"unix://" + folder + "/a b.sock", "unix:" + folder + "/a%20b.sock", "UNIX://" + folder + "/a%20b.sock", "Unix:///" + folder + "/./a%20%62.sock"} {
+		if err := workloadapi.ValidateAddress(address); err != nil { // which this command would use
+			t.Errorf("%s: %v", address, err)
+		}
+		hidden := ConfineFlags{workloadAPI: address}.hidden()
+		if !slices.Contains(hidden, filepath.Join(folder, "a b.sock")) || !slices.Contains(hidden, folder) {
+			t.Errorf("%s: got %q", address, hidden)
+		}
+		if err := checkSocket(address + "2"); err == nil || !strings.Contains(err.Error(), "no Workload API at") {
+			t.Errorf("%s2: got %v", address, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(folder, "other"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if hidden := (ConfineFlags{workloadAPI: "unix:" + folder + "/a%20b.sock"}).hidden(); slices.Contains(hidden, folder) {
+		t.Errorf("got %q, want a folder with other files left", hidden)
 	}
 }

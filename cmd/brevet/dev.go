@@ -238,7 +238,8 @@ func (s DevState) workload(ctx context.Context, name string) (local.Variables, e
 		return nil, fmt.Errorf("unknown workload %s: use one of %s", quote(name), strings.Join(slices.Sorted(maps.Keys(all)), ", "))
 	}
 	// A killed stack leaves the file behind.
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(found.Get("SPIFFE_ENDPOINT_SOCKET"), "unix://"))
+	socket, _ := socketPath(found.Get("SPIFFE_ENDPOINT_SOCKET"))
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, notRunning
 	}

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -57,18 +58,23 @@ func (f ConfineFlags) hidden() []string {
 			all = append(all, folder)
 		}
 	}
-	socket, ok := strings.CutPrefix(f.workloadAPI, "unix://")
+	socket, ok := socketPath(f.workloadAPI)
 	if !ok {
 		return all
 	}
-	// The folder of a dev stack's sockets has those of other workloads too.
+	// The folder of a dev stack's sockets has those of other workloads too, and an agent that starts again makes a new socket.
 	folder, home := filepath.Dir(socket), os.Getenv("HOME")
 	work, err := os.Getwd()
 	info, unknown := os.Stat(folder)
-	if err == nil && unknown == nil && info.Mode().Perm() == 0o700 && !isBelow(work, folder) && !isBelow(home, folder) {
+	if err == nil && unknown == nil && (info.Mode().Perm() == 0o700 || hasOnlySockets(folder)) && !isBelow(work, folder) && !isBelow(home, folder) {
 		all = append(all, folder)
 	}
 	return append(all, socket)
+}
+
+func hasOnlySockets(folder string) bool {
+	entries, err := os.ReadDir(folder)
+	return err == nil && !slices.ContainsFunc(entries, func(entry os.DirEntry) bool { return entry.Type() != os.ModeSocket })
 }
 
 func isBelow(path, folder string) bool {

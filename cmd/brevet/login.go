@@ -284,7 +284,7 @@ func (f PersonFlags) loginServer() (s login.Server, err error) {
 		return s, fmt.Errorf("--server: %s is not a URL", quote(f.Server))
 	}
 	s.URL, s.ID = strings.ToLower(at.Scheme+"://"+at.Host), f.ServerID
-	socket, isSocket := strings.CutPrefix(f.WorkloadAPI, "unix://")
+	socket, isSocket := socketPath(f.WorkloadAPI)
 	switch {
 	case f.CAFile != "":
 		s.Roots, err = filepath.Abs(f.CAFile)

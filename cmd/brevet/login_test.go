@@ -477,6 +477,7 @@ func TestLoginIsForOneServer(t *testing.T) {
 		"the same":                        {PersonFlags{ServerID: id, CAFile: ca}, PersonFlags{ServerID: id, CAFile: ca}, true},
 		"the same with a path":            {PersonFlags{}, PersonFlags{Server: "https://BREVET.acme.test:8443/"}, true},
 		"another workload of a stack":     {PersonFlags{ServerID: id, WorkloadAPI: "unix://" + folder + "/a.sock"}, PersonFlags{ServerID: id, WorkloadAPI: "unix://" + folder + "/b.sock"}, true},
+		"the same, spelt otherwise":       {PersonFlags{ServerID: id, WorkloadAPI: "unix://" + folder + "/a.sock"}, PersonFlags{ServerID: id, WorkloadAPI: "UNIX:" + folder + "/./%61.sock"}, true},
 		"a Workload API that is not used": {PersonFlags{}, PersonFlags{WorkloadAPI: "unix://" + folder + "/b.sock"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -26,7 +26,8 @@ type Options struct {
 	UnixSockets bool
 	// Folder is the one folder of /dev/shm that the program sees, or empty.
 	Folder string
-	// Hidden are files and folders that the program finds empty, such as those with keys. What does not exist at the start is not hidden.
+	// Hidden are files and folders that the program finds empty, such as those with keys. What does not exist at the start is not hidden,
+	// nor what somebody else removes and creates again.
 	Hidden []string
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -323,6 +324,41 @@ func TestFilesOfTheCallerAreHidden(t *testing.T) {
 		}
 		if text, err := os.ReadFile(filepath.Join(folder, "key")); err != nil || string(text) != "secret" {
 			t.Errorf("got %q, %v, want the file unchanged", text, err)
+		}
+	})
+}
+
+// T12: the program cannot move a folder above what its caller hides, so that a file that comes to the path later shows.
+func TestWhatIsHiddenStaysInItsPlace(t *testing.T) {
+	as(t, func(t *testing.T, u user) {
+		dir := folder(t)
+		hidden := filepath.Join(dir, "home", ".config", "brevet")
+		for _, path := range []string{filepath.Join(dir, "home"), filepath.Join(dir, "home", ".config"), hidden} {
+			if err := errors.Join(os.Mkdir(path, 0o777), os.Chmod(path, 0o777)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := u.box(t, fmt.Sprintf(`{"Hidden": [%q]}`, hidden), "sh", "-c", "cd "+dir+`
+			mv home/.config home/other; mv home other; mv home/.config/brevet home/.config/other; rm -rf home
+			mkdir -p home/.config/brevet; chmod -R a+rwX home; echo x >home/.config/own && echo ready; read later; cat home/.config/brevet/login`)
+		keyboard, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
+			t.Error(err)
+		}
+		err = errors.Join(os.WriteFile(filepath.Join(hidden, "login"), []byte("secret"), 0o644), keyboard.Close())
+		text, unread := io.ReadAll(out)
+		if err := errors.Join(err, unread, ignoreExit(cmd.Wait())); err != nil || len(text) > 0 {
+			t.Errorf("got %v and %q, want nothing of what is hidden", err, text)
 		}
 	})
 }

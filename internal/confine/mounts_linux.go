@@ -46,6 +46,9 @@ func hideMachine(kept string, private []string) error {
 	if err := write("/proc/sys/user/max_user_namespaces", "0"); err != nil {
 		return fmt.Errorf("forbidding user namespaces: %w", err)
 	}
+	if err := pinAncestors(private); err != nil {
+		return err
+	}
 	for _, path := range slices.Concat(hidden, private) {
 		if err := hide(path); err != nil {
 			return err
@@ -99,6 +102,30 @@ func kernelMounts() ([]string, error) {
 }
 
 func below(path, folder string) bool { return path == folder || strings.HasPrefix(path, folder+"/") }
+
+// pinAncestors mounts the folders above the paths on themselves, so that the program can neither rename nor remove them: what is hidden
+// would move along, and what comes to the path later would show.
+func pinAncestors(paths []string) error {
+	var all []string
+	for _, path := range paths {
+		path, err := filepath.EvalSymlinks(path)
+		if err != nil { // the program cannot reach it either, or it does not exist
+			continue
+		}
+		for at := filepath.Dir(path); at != "/"; at = filepath.Dir(at) {
+			if unix.Access(filepath.Dir(at), unix.W_OK) == nil {
+				all = append(all, at)
+			}
+		}
+	}
+	slices.Sort(all) // a folder before those in it
+	for _, path := range slices.Compact(all) {
+		if err := unix.Mount(path, path, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("keeping %s in its place: %w", path, err)
+		}
+	}
+	return nil
+}
 
 // hide puts something empty over a folder or a file. What this user cannot reach stays: the program cannot reach it either.
 func hide(path string) error {

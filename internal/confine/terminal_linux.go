@@ -1,12 +1,14 @@
 package confine
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"runtime"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -47,11 +49,14 @@ func openTerminal() (master, slave int, err error) {
 type terminal struct {
 	*relay
 	master           int
-	keyboard, screen int // of the caller, or -1
+	keyboard, screen int // of the caller, or -1. The keyboard is never another file than standard input
 	tell             func(order byte, sig unix.Signal)
 	stops            chan unix.Signal // why the program has stopped
 	held             atomic.Bool      // whether the keyboard is the program's
 	changed          int              // an eventfd, readable when held has become true
+	stopKey          atomic.Uint32    // the key by which the caller's terminal stops programs, or 0
+	pressed          atomic.Bool      // whether a person has just pressed it, on the keyboard that is the program's
+	told             bool             // whether this process got the signal to stop
 	before           *unix.Termios    // the state of the caller's terminal before
 	raw              unix.Termios     // and since
 }
@@ -71,9 +76,8 @@ func (r *relay) attach(master int, tell func(byte, unix.Signal)) (*terminal, err
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", names[i], err)
 		}
-		// A terminal that is not the caller's own is read only if it is standard input.
-		_, err = unix.IoctlGetInt(r.caller[i], unix.TIOCGPGRP)
-		if t.keyboard < 0 && mode&unix.O_ACCMODE != unix.O_WRONLY && (i == 0 || err == nil) {
+		// The keys of a terminal that is only written to are for others, such as a prompt of the caller.
+		if i == 0 && mode&unix.O_ACCMODE != unix.O_WRONLY {
 			t.keyboard = r.caller[i]
 		}
 		if mode&unix.O_ACCMODE != unix.O_RDONLY && (t.screen < 0 || i == 1) {
@@ -110,6 +114,8 @@ func (t *terminal) serve(done <-chan struct{}) {
 	} else {
 		t.tell(toBack, 0)
 	}
+	const often = 100 * time.Millisecond
+	var later <-chan time.Time // set while the program waits for the foreground, of whose change nobody tells
 	for {
 		select {
 		case <-done:
@@ -120,47 +126,55 @@ func (t *terminal) serve(done <-chan struct{}) {
 			case unix.SIGWINCH:
 				t.resize()
 			case unix.SIGTSTP:
+				t.told = true
 				t.tell(toGroup, unix.SIGTSTP) // it may stop, or not
 			default:
 				if t.held.Load() { // somebody had stopped this process
 					t.resume()
 				}
 			}
+		case <-later:
+			if later = nil; !t.serveReader() {
+				later = time.After(often)
+			}
 		case sig := <-t.stops:
 			switch sig {
 			case unix.SIGTTIN, unix.SIGTTOU:
-				if !t.take() {
-					_, _ = unix.Write(t.master, []byte{endOfInput}) // no key will come
+				if !t.serveReader() {
+					later = time.After(often)
 				}
-				t.tell(toFront, 0)
 			case unix.SIGTSTP:
-				t.release()
 				t.suspend()
-				t.resume()
 			default: // the program stopped itself, and goes on when another tells it to
 			}
 		}
 	}
 }
 
+// serveReader gives the keyboard to a program that wants it, and reports whether the program goes on. In the background the program waits,
+// and only the program: to stop this process's group, as a terminal does, would stop others, such as a timeout.
+func (t *terminal) serveReader() bool {
+	if t.keyboard >= 0 && !t.front() {
+		return false
+	}
+	if t.keyboard < 0 || !t.take() {
+		_, _ = unix.Write(t.master, []byte{endOfInput}) // no key will come
+	}
+	t.tell(toFront, 0)
+	return true
+}
+
 // front reports whether the caller's terminal is for this process, as it is without job control.
 func (t *terminal) front() bool {
+	if t.keyboard < 0 {
+		return false
+	}
 	group, err := unix.IoctlGetInt(t.keyboard, unix.TIOCGPGRP)
 	return err != nil || group == unix.Getpgrp()
 }
 
-// take makes the caller's terminal pass each key on. In the background the system stops this process instead, as it stops each program that
-// wants the terminal, until it is in the foreground.
+// take makes the caller's terminal, in whose foreground this process is, pass each key on.
 func (t *terminal) take() bool {
-	if t.keyboard < 0 {
-		return false
-	}
-	if _, err := unix.IoctlGetInt(t.keyboard, unix.TIOCGPGRP); err == nil {
-		// Waiting for output changes nothing, but is only for the foreground. Elsewhere the state that is read would be another's.
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(t.keyboard), unix.TCSBRK, 1); errno != 0 {
-			return false
-		}
-	}
 	state, err := unix.IoctlGetTermios(t.keyboard, unix.TCGETS)
 	if err != nil {
 		return false
@@ -171,11 +185,15 @@ func (t *terminal) take() bool {
 	raw.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
 	raw.Cflag = raw.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
 	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
-	if err := unix.IoctlSetTermios(t.keyboard, unix.TCSETSW, &raw); err != nil {
+	if t.set(&raw) != nil {
 		return false
 	}
 	if t.before == nil || *state != t.raw { // unless it is this process's own
 		t.before = state
+	}
+	t.stopKey.Store(0)
+	if t.before.Lflag&unix.ISIG != 0 {
+		t.stopKey.Store(uint32(t.before.Cc[unix.VSUSP]))
 	}
 	t.raw = raw
 	t.held.Store(true)
@@ -186,13 +204,42 @@ func (t *terminal) take() bool {
 // release gives the caller's terminal back.
 func (t *terminal) release() {
 	if t.held.Swap(false) && t.front() {
-		_ = unix.IoctlSetTermios(t.keyboard, unix.TCSETSW, t.before)
+		_ = t.set(t.before)
 	}
 }
 
-// suspend stops this process and its group, as the terminal would, until somebody continues it. The system does not stop a group that
-// nobody would continue.
+// set changes the state of the caller's terminal. If this process has just gone to the background, the system would stop its group.
+func (t *terminal) set(state *unix.Termios) error {
+	var block, before unix.Sigset_t
+	block.Val[0] = 1 << (unix.SIGTTOU - 1)
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &block, &before); err != nil {
+		return err
+	}
+	err := unix.IoctlSetTermios(t.keyboard, unix.TCSETSW, state)
+	return errors.Join(err, unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil))
+}
+
+// suspend stops with the program that has stopped, if somebody wants that, until somebody continues this process: with the whole group, as
+// the terminal would, after a key; and alone after a signal. Otherwise the program goes on: its own wish must stop nobody.
 func (t *terminal) suspend() {
+	pressed := t.held.Load() && t.pressed.Swap(false) && t.front()
+	told := t.told
+	t.told = false
+	switch {
+	case pressed, told:
+		t.release()
+		stop(pressed)
+		t.resume()
+	case t.held.Load():
+		t.tell(toFront, 0)
+	default:
+		t.tell(toBack, 0)
+	}
+}
+
+// stop stops this thread's process, and the others of its group too if it is for all. The system does not stop a group that nobody would
+// continue.
+func stop(all bool) {
 	// Go would keep its handler, with which the signal does nothing. The kernel's struct sigaction has four words, first the handler: 0 for the
 	// default, 1 for none. This process ignores the signal for the others, so that it stops once.
 	normal, none, handler := [4]uint64{0}, [4]uint64{1}, [4]uint64{}
@@ -200,7 +247,9 @@ func (t *terminal) suspend() {
 		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGTSTP), uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 8, 0, 0) //nolint:gosec // no other way
 	}
 	act(&none, &handler)
-	_ = unix.Kill(0, unix.SIGTSTP)
+	if all {
+		_ = unix.Kill(0, unix.SIGTSTP)
+	}
 	act(&normal, nil)
 	_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGTSTP)
 	act(&handler, nil)
@@ -229,6 +278,15 @@ func (t *terminal) show() error {
 	return nil
 }
 
+// press notes the key that stops programs. A program takes a moment to stop; what it does much later is its own wish.
+func (t *terminal) press(text []byte) {
+	const moment = 5 * time.Second
+	if key := t.stopKey.Load(); key != 0 && bytes.IndexByte(text, byte(key)) >= 0 {
+		t.pressed.Store(true)
+		time.AfterFunc(moment, func() { t.pressed.Store(false) })
+	}
+}
+
 // keys copies the caller's keys while they are for the program.
 func (t *terminal) keys() {
 	buf := make([]byte, page)
@@ -255,6 +313,7 @@ func (t *terminal) keys() {
 		if n <= 0 { // the caller's terminal is gone
 			text = []byte{endOfInput}
 		}
+		t.press(text)
 		for len(text) > 0 {
 			m, err := unix.Write(t.master, text)
 			if errors.Is(err, unix.EAGAIN) {

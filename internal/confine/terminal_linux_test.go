@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -101,25 +102,6 @@ func (p *person) sees(text string) {
 	}
 }
 
-// stops waits until the shell's job has stopped.
-func (p *person) stops() {
-	p.t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-tick.C {
-		p.types("jobs; echo $((6*9))\n")
-		from := p.at
-		p.sees("54\r\n")
-		p.mu.Lock()
-		stopped := strings.Contains(p.shown.String()[from:p.at], "Stopped")
-		p.mu.Unlock()
-		if stopped {
-			return
-		}
-	}
-	p.t.Fatalf("waited %s for the job to stop", patience)
-}
-
 // state returns the state of the terminal.
 func (p *person) state() unix.Termios {
 	p.t.Helper()
@@ -187,7 +169,7 @@ func TestProgramsForPeopleWork(t *testing.T) {
 		p.sees("42\r\n>>> ")
 		p.types("\x04") // Ctrl-D
 		p.sees("outside> ")
-		p.types("seq 500 | " + inBox + "less\n")
+		p.types(inBox + "sh -c 'seq 500 | less'\n")
 		p.sees("\r\n30\r\n:")
 		p.types("G")
 		p.sees("500")
@@ -230,7 +212,7 @@ func TestStoppedProgramGoesOn(t *testing.T) {
 		p.types("echo $((6*7))\n")
 		p.sees("42\r\n")
 		p.types("bg\n")
-		p.stops() // it reads
+		p.sees("outside> ")
 		p.types("fg\n")
 		p.sees("exec cat'\r\n")
 		p.types("second\n")
@@ -250,18 +232,75 @@ func TestStoppedProgramGoesOn(t *testing.T) {
 	})
 }
 
-// T12: a confined program in the background cannot read a key, nor take the terminal.
+// T12: a confined program in the background cannot read a key, nor take the terminal, and waits alone: no process of its caller stops.
 func TestProgramInTheBackgroundGetsNoKey(t *testing.T) {
 	as(t, func(t *testing.T, u user) {
 		p := shellAt(t, u)
-		p.types(inBox + `sh -c 'read word </dev/tty; echo "got $word"' &` + "\n")
-		p.stops()
-		p.types("echo $((70+7))\n")
-		p.sees("77\r\n")
+		p.types("sh -c '" + inBox + `sh -c "read word </dev/tty; echo \"got \$word\""; :' &` + "\n")
+		p.sees("outside> ")
+		p.types("until ps -A -o stat=,args= | grep -q '^T.*read word'; do sleep 0.05; done; sleep 1; echo stopped=$(pgrep -g $! -r T | wc -l)\n")
+		p.sees("stopped=0\r\n")
 		p.types("fg\n")
 		p.sees("launch")
 		p.types("key\n")
 		p.sees("got key")
 		p.sees("outside> ")
+	})
+}
+
+// T12: a program that stops itself stops nobody else, such as a timeout above brevet, whether it is confined or only separated.
+func TestProgramStopsNobodyElse(t *testing.T) {
+	as(t, func(t *testing.T, u user) {
+		for _, line := range [][]string{{self, "launch", "{}"}, {self, "separate"}} {
+			for _, name := range []string{"TSTP", "TTIN", "TTOU"} {
+				program := "kill -" + name + " $$; echo on; kill -" + name + " 0; echo on; exit 6"
+				cmd := u.command(t, append(append([]string{"sh", "-c", `"$@"; echo "ended $?"`, "sh"}, line...), "sh", "-c", program)...)
+				cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: u.credential} // the system does not stop the group of a session's leader
+				if out, err := cmd.CombinedOutput(); err != nil || string(out) != "on\non\nended 6\n" {
+					t.Fatalf("%s: %s: got %v and %q", line, name, err, out)
+				}
+			}
+		}
+	})
+}
+
+// T12: nor at a terminal, whose keys it gets. Only the key that a person presses stops the group.
+func TestOnlyAKeyStopsTheCaller(t *testing.T) {
+	as(t, func(t *testing.T, u user) {
+		p := shellAt(t, u)
+		p.types("sh -c '" + inBox + `sh -c "read x; kill -TSTP \$\$; echo o\"\"n; exec cat"; echo code=$?'` + "\n")
+		p.types("key\n")
+		p.sees("\non\r\n")
+		p.types("\x1a")
+		p.sees("Stopped")
+		p.sees("outside> ")
+		p.types("fg\n")
+		p.sees("launch")
+		p.types("second\n")
+		p.sees("second\r\nsecond\r\n")
+		p.types("\x04")
+		p.sees("code=0")
+	})
+}
+
+// T12: a program whose standard input is not the terminal gets no key, although its output goes there, and leaves the terminal as it is.
+func TestKeysOfAPromptAreTheCallers(t *testing.T) {
+	as(t, func(t *testing.T, u user) {
+		for _, to := range []string{"", ">/dev/null", "2>/dev/null"} {
+			// A shell without job control: all is in the foreground. The first program reads for ever, whatever it gets.
+			p := u.sit(t, "sh", "-c", `
+				"$SELF" launch {} sh -c 'exec </dev/tty; stty raw -echo; echo started >&2; echo started; cat' </dev/null `+to+` & box=$!
+				"$SELF" launch {} sh -c 'read x </dev/tty; echo "box=$x"' </dev/null
+				echo ready; read -r answer; echo "answer=$answer"; kill $box`)
+			before := p.state()
+			p.sees("box=\r")
+			p.sees("ready\r\n")
+			p.types("correct horse battery staple\n")
+			p.sees("\r\nanswer=correct horse battery staple\r\n")
+			if after := p.state(); after != before {
+				t.Errorf("%q: got the terminal %+v, want it as before, %+v", to, after, before)
+			}
+			<-p.ended
+		}
 	})
 }

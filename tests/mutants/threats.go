@@ -254,6 +254,24 @@ var threats = []Mutant{
 		Package: "internal/confine", Test: "^TestFilesOfTheCallerAreHidden$",
 	},
 	{
+		Claim: "T12", Breaks: "lets a confined program move what is hidden from it",
+		File: "internal/confine/mounts_linux.go",
+		Old:  "pinAncestors(private);", New: "pinAncestors(nil);",
+		Package: "internal/confine", Test: "^TestWhatIsHiddenStaysInItsPlace$",
+	},
+	{
+		Claim: "T12", Breaks: "lets a program stop the group of its caller",
+		File: "internal/confine/terminal_linux.go",
+		Old:  "case pressed, told:", New: "default:\n\t\tpressed = true\n\t\tfallthrough\n\tcase pressed, told:",
+		Package: "internal/confine", Test: "^TestProgramStopsNobodyElse$",
+	},
+	{
+		Claim: "T12", Breaks: "gives a program the keys of a terminal that is only its output",
+		File: "internal/confine/terminal_linux.go",
+		Old:  "if i == 0 && mode&unix.O_ACCMODE", New: "if t.keyboard < 0 && mode&unix.O_ACCMODE",
+		Package: "internal/confine", Test: "^TestKeysOfAPromptAreTheCallers$",
+	},
+	{
 		Claim: "T12", Breaks: "lets a crash start a program of the host",
 		File: "internal/confine/setup_linux.go",
 		Old:  "&unix.Rlimit{Cur: 1, Max: 1}", New: "&unix.Rlimit{Cur: 0, Max: unix.RLIM_INFINITY}",
