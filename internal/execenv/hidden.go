@@ -48,7 +48,7 @@ var (
 )
 
 // tokenPrefix begins tokens of known kinds.
-const tokenPrefix = `gh[opsur]_|github_pat_|glpat-|sk-|[prs]k_(?:live|test)_|whsec_|xox[a-z]-|xapp-|npm_|hv[sbr]\.|hf_|SG\.|pypi-|dop_v1_|AKIA|ASIA|AIza|ya29\.`
+const tokenPrefix = `gh[opsur]_|github_pat_|glpat-|sk-|[prs]k_(?:live|test)_|whsec_|xox[a-z]-|xapp-|npm_|hv[sbr]\.|hf_|SG\.|pypi-|dop_v1_|AKIA|ASIA|AIza|ya29\.` //nolint:gosec // the beginnings of credentials, and none
 
 // WithoutCredentials removes the variables whose name or value says that they hold a credential or lead to one, other than those in keep, and
 // returns their names. A credential under a name and in a form that say nothing stays.

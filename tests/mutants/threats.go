@@ -262,7 +262,7 @@ var threats = []Mutant{
 	{
 		Claim: "T12", Breaks: "lets a program stop the group of its caller",
 		File: "internal/confine/terminal_linux.go",
-		Old:  "case pressed, told:", New: "default:\n\t\tpressed = true\n\t\tfallthrough\n\tcase pressed, told:",
+		Old:  "told := t.told\n", New: "told := true\n\tpressed = true\n",
 		Package: "internal/confine", Test: "^TestProgramStopsNobodyElse$",
 	},
 	{
