@@ -20,6 +20,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
+	"golang.org/x/net/http/httpproxy"
 	"golang.org/x/oauth2"
 )
 
@@ -29,7 +30,57 @@ func loginStore() (*login.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding the folder for the login: %w", err)
 	}
-	return &login.Store{Path: filepath.Join(dir, "brevet", "login.json"), Now: time.Now, Proxy: http.ProxyFromEnvironment}, nil
+	return &login.Store{
+		Path: filepath.Join(dir, "brevet", "login.json"), Now: time.Now,
+		Proxy: http.ProxyFromEnvironment, Network: login.Network{Proxy: proxyOfProviders(), Roots: systemRoots()},
+	}, nil
+}
+
+// proxyOfProviders returns the proxy that the variables name for https, whatever NO_PROXY excludes: without a proxy, only the
+// provider gets what is sent.
+func proxyOfProviders() string {
+	named := httpproxy.FromEnvironment()
+	named.NoProxy = ""
+	proxy, err := named.ProxyFunc()(&url.URL{Scheme: "https", Host: "provider.invalid"})
+	switch {
+	case err != nil:
+		return "invalid" // every call fails
+	case proxy == nil:
+		return ""
+	}
+	proxy.User = nil
+	return proxy.String()
+}
+
+// systemRoots returns the variables that replace the roots of the system, with absolute paths.
+func systemRoots() string {
+	var all []string
+	for _, name := range []string{"SSL_CERT_FILE", "SSL_CERT_DIR"} {
+		paths := filepath.SplitList(os.Getenv(name))
+		for i, path := range paths {
+			paths[i] = located(path)
+		}
+		if len(paths) > 0 {
+			all = append(all, name+"="+strings.Join(paths, string(filepath.ListSeparator)))
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// located returns an absolute path, because a relative one leads elsewhere in another folder. It keeps "..", which leads elsewhere
+// after a link.
+func located(path string) string {
+	work, err := os.Getwd()
+	switch {
+	case filepath.IsAbs(path) && strings.Contains(path, ".."), err != nil:
+		return path
+	case strings.Contains(path, ".."):
+		return work + "/" + path
+	case filepath.IsAbs(path):
+		return filepath.Clean(path)
+	default:
+		return filepath.Join(work, path)
+	}
 }
 
 // LoginCmd is `brevet login`. The login is for one server: no other gets its tokens.
@@ -68,7 +119,7 @@ func (c *LoginCmd) logIn(ctx context.Context, con *console, agree func(context.C
 	stop := func() {}
 	if agree != nil {
 		err = agree(ctx, device)
-	} else if err = printDevice(con, device); err == nil {
+	} else if err = printDevice(con, store.Server, device); err == nil {
 		stop = showWaiting(con, "waiting for you", device.Expiry)
 	}
 	if err != nil {
@@ -79,23 +130,25 @@ func (c *LoginCmd) logIn(ctx context.Context, con *console, agree func(context.C
 	if err != nil {
 		return err
 	}
-	l.Server = store.Server
+	l.Server, l.Network = store.Server, store.Network
 	if err := store.Write(l); err != nil {
 		return fmt.Errorf("storing the login: %w", err)
 	}
 	return printLogin(con, l)
 }
 
-func printDevice(con *console, device *oauth2.DeviceAuthResponse) error {
+// printDevice names the server that gets the login, which a variable may have chosen.
+func printDevice(con *console, server login.Server, device *oauth2.DeviceAuthResponse) error {
 	if con.json {
 		return con.encode(map[string]any{
-			"verification_uri": device.VerificationURI, "verification_uri_complete": device.VerificationURIComplete,
+			"server": server.URL, "verification_uri": device.VerificationURI, "verification_uri_complete": device.VerificationURIComplete,
 			"user_code": device.UserCode, "expires_at": device.Expiry,
 		})
 	}
 	address := cmp.Or(device.VerificationURIComplete, device.VerificationURI)
 	code := bold(con.err, safetext.Text(device.UserCode))
-	_, err := fmt.Fprintf(con.err, "Open this page in a browser and continue if it shows the code %s:\n\n  %s\n\n", code, safetext.Text(address))
+	_, err := fmt.Fprintf(con.err, "This login is for the server %s.\nOpen this page in a browser and continue if it shows the code %s:\n\n  %s\n\n",
+		server, code, safetext.Text(address))
 	return err
 }
 
@@ -104,13 +157,14 @@ func printLogin(con *console, l login.Login) error {
 	if l.Renewable() {
 		until += ", renewed automatically"
 	}
-	return con.print(loginFacts(l), "name     %s\nid       %s\ngroups   %s\nuntil    %s\n",
-		safetext.Text(l.Name), safetext.Text(l.ID), orDash(strings.Join(l.Groups, ", ")), until)
+	return con.print(loginFacts(l), "name     %s\nid       %s\ngroups   %s\nserver   %s\nuntil    %s\n",
+		safetext.Text(l.Name), safetext.Text(l.ID), orDash(strings.Join(l.Groups, ", ")), l.Server, until)
 }
 
 func loginFacts(l login.Login) map[string]any {
 	return map[string]any{
-		"id": l.ID, "name": l.Name, "groups": append([]string{}, l.Groups...), "expires_at": l.Expires, "renewable": l.Renewable(),
+		"id": l.ID, "name": l.Name, "groups": append([]string{}, l.Groups...), "server": l.Server.URL,
+		"expires_at": l.Expires, "renewable": l.Renewable(),
 	}
 }
 
@@ -287,8 +341,9 @@ func (f PersonFlags) loginServer() (s login.Server, err error) {
 	socket, isSocket := socketPath(f.WorkloadAPI)
 	switch {
 	case f.CAFile != "":
-		s.Roots, err = filepath.Abs(f.CAFile)
+		s.Roots = located(f.CAFile)
 	case f.ServerID == "":
+		s.Roots = systemRoots()
 	case isSocket:
 		// The sockets of a folder that nobody else can write to have the same roots. A dev stack has one for each workload.
 		s.Roots = socket

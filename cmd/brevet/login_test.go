@@ -30,11 +30,17 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// home gives the test a separate place for logins, and returns the path of the login.
+// networkVariables are those with which a login is bound.
+var networkVariables = []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+
+// home gives the test a separate place for logins, and returns the path of the login. No variable of the developer chooses a network.
 func home(t *testing.T) string {
 	t.Helper()
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	for _, name := range networkVariables {
+		t.Setenv(name, "")
+	}
 	return stored(t).Path
 }
 
@@ -65,7 +71,7 @@ func logIn(t *testing.T, cmd *LoginCmd, answer func(verificationURI string)) (ma
 	if err := lines.Decode(&device); err != nil {
 		t.Fatalf("reading where to log in: %v; %v", err, <-ended)
 	}
-	for _, name := range []string{"verification_uri", "user_code", "expires_at"} {
+	for _, name := range []string{"server", "verification_uri", "user_code", "expires_at"} {
 		if device[name] == "" || device[name] == nil {
 			t.Errorf("%s is missing in %v", name, device)
 		}
@@ -217,7 +223,7 @@ func TestLoginAtDevProvider(t *testing.T) {
 	if err := new(WhoamiCmd).Run(t.Context(), con); err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{provider.Issuer() + "#alice", "Alice [2J", "oncall", "until"} {
+	for _, part := range []string{provider.Issuer() + "#alice", "Alice [2J", "oncall", "server   " + flags.Server, "until"} {
 		if !strings.Contains(out.String(), part) {
 			t.Errorf("%q is missing in\n%s", part, out.String())
 		}
@@ -263,6 +269,9 @@ func TestLoginPrintsAddressCodeAndDeadline(t *testing.T) {
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v for a login that was interrupted", err)
+	}
+	if !strings.Contains(text.String(), "This login is for the server "+aServer.Server+".") {
+		t.Errorf("got %q, want the server named", text.String())
 	}
 	if !strings.Contains(text.String(), "  "+provider.Issuer()+"/device?user_code=") || strings.Contains(text.String(), "\x1b") {
 		t.Errorf("got %q", text.String())
@@ -469,6 +478,7 @@ func TestLoginIsForOneServer(t *testing.T) {
 		"own roots":                       {PersonFlags{}, PersonFlags{CAFile: ca}, false},
 		"other roots":                     {PersonFlags{CAFile: "/etc/brevet/ca.pem"}, PersonFlags{CAFile: ca}, false},
 		"the system's roots":              {PersonFlags{CAFile: ca}, PersonFlags{}, false},
+		"other roots after a link":        {PersonFlags{CAFile: "/etc/ca.pem"}, PersonFlags{CAFile: folder + "/link/../../../etc/ca.pem"}, false},
 		"another SPIFFE ID":               {PersonFlags{ServerID: id, CAFile: ca}, PersonFlags{ServerID: id + "2", CAFile: ca}, false},
 		"a SPIFFE ID":                     {PersonFlags{CAFile: ca}, PersonFlags{ServerID: id, CAFile: ca}, false},
 		"another Workload API":            {PersonFlags{ServerID: id, WorkloadAPI: "unix:///run/spire/a.sock"}, PersonFlags{ServerID: id, WorkloadAPI: "unix://" + folder + "/a.sock"}, false},
@@ -506,5 +516,93 @@ func TestLoginIsForOneServer(t *testing.T) {
 	}
 	if len(calls) > 0 {
 		t.Errorf("the other server got %q", <-calls)
+	}
+}
+
+// T5: whoever sets the variables of a command, such as a repository with variables for a shell, must not read the refresh token on
+// its way to the provider.
+func TestRefreshTokenGoesToTheProviderAsAtTheLogin(t *testing.T) {
+	const corporate = "http://alice:secret-of-alice@proxy.acme.test:3128"
+	for name, tc := range map[string]struct {
+		then, now map[string]string
+		same      bool
+	}{
+		"nothing":                   {nil, nil, true},
+		"the same proxy":            {map[string]string{"HTTPS_PROXY": corporate}, map[string]string{"https_proxy": corporate}, true},
+		"a new password of a proxy": {map[string]string{"HTTPS_PROXY": corporate}, map[string]string{"HTTPS_PROXY": "http://alice:new@proxy.acme.test:3128"}, true},
+		"the same roots":            {map[string]string{"SSL_CERT_FILE": "/etc/acme.pem"}, map[string]string{"SSL_CERT_FILE": "/etc/acme.pem"}, true},
+		"a proxy of other requests": {nil, map[string]string{"HTTP_PROXY": "http://evil.test"}, true},
+		"a proxy":                   {nil, map[string]string{"HTTPS_PROXY": "http://evil.test"}, false},
+		"a proxy in lower case":     {nil, map[string]string{"https_proxy": "evil.test:80"}, false},
+		"another proxy":             {map[string]string{"HTTPS_PROXY": corporate}, map[string]string{"HTTPS_PROXY": "http://evil.test/@proxy.acme.test:3128"}, false},
+		"no proxy":                  {map[string]string{"HTTPS_PROXY": corporate}, nil, false},
+		"an exception":              {map[string]string{"HTTPS_PROXY": corporate}, map[string]string{"HTTPS_PROXY": "http://evil.test", "NO_PROXY": "provider.invalid"}, false},
+		"roots":                     {nil, map[string]string{"SSL_CERT_FILE": "/evil.pem"}, false},
+		"a folder of roots":         {nil, map[string]string{"SSL_CERT_DIR": "/evil"}, false},
+		"one more folder of roots":  {map[string]string{"SSL_CERT_DIR": "/etc/acme"}, map[string]string{"SSL_CERT_DIR": "/etc/acme:/evil"}, false},
+		"roots after a link":        {map[string]string{"SSL_CERT_FILE": "/etc/acme.pem"}, map[string]string{"SSL_CERT_FILE": "/tmp/link/../../etc/acme.pem"}, false},
+		"roots of another folder":   {map[string]string{"SSL_CERT_FILE": "acme.pem"}, map[string]string{"SSL_CERT_FILE": "acme.pem"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := home(t)
+			set := func(values map[string]string) {
+				for _, one := range networkVariables {
+					t.Setenv(one, values[one])
+				}
+			}
+			calls := make(chan string, 10)
+			srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { calls <- r.URL.Path }))
+			t.Cleanup(srv.Close)
+			set(tc.then)
+			store := stored(t)
+			err := store.Write(login.Login{
+				Server: store.Server, Network: store.Network, Issuer: srv.URL, ClientID: "brevet", ID: "i#a", Expires: time.Now(),
+				IDToken: secret.New("token"), RefreshToken: secret.New("refresh"),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(path)
+			if err != nil || strings.Contains(string(text), "secret-of-alice") || tc.then == nil && strings.Contains(string(text), "network") {
+				t.Errorf("got %v and %s, want no password of the proxy, and a login without variables as before", err, text)
+			}
+			if name == "roots of another folder" {
+				t.Chdir(t.TempDir())
+			}
+			set(tc.now)
+			_, err = stored(t).IDToken(t.Context())
+			if refused := errors.Is(err, login.ErrOtherNetwork); refused == tc.same || (len(calls) > 0) != tc.same {
+				t.Errorf("got %v and %d calls, want the refresh token used: %t", err, len(calls), tc.same)
+			}
+			if !tc.same && !strings.Contains(fmt.Sprint(err), "run brevet login again") || strings.Contains(fmt.Sprint(err), "secret-of-alice") {
+				t.Errorf("got %q, want advice without the password", err)
+			}
+			for len(calls) > 0 {
+				<-calls
+			}
+			var news bytes.Buffer
+			if err := new(LogoutCmd).Run(t.Context(), &console{out: io.Discard, err: &news}); err != nil || exists(path) || (len(calls) > 0) != tc.same {
+				t.Errorf("got %v, %q and %d calls at the logout, want the refresh token used: %t", err, news.String(), len(calls), tc.same)
+			}
+		})
+	}
+}
+
+// A login keeps the proxy and the roots with which the person made it.
+func TestLoginKeepsItsNetwork(t *testing.T) {
+	home(t)
+	t.Setenv("HTTPS_PROXY", "http://alice:secret@proxy.acme.test:3128")
+	t.Setenv("SSL_CERT_DIR", "/etc/acme")
+	provider := devProvider(t)
+	cmd := &LoginCmd{PersonFlags: aServer, Issuer: provider.Issuer(), ClientID: "brevet"}
+	if _, err := logIn(t, cmd, func(uri string) { press(t, uri, url.Values{"username": {"alice"}}) }); err != nil {
+		t.Fatal(err)
+	}
+	want := login.Network{Proxy: "http://proxy.acme.test:3128", Roots: "SSL_CERT_DIR=/etc/acme"}
+	if l, err := stored(t).Read(); err != nil || l.Network != want {
+		t.Errorf("got %+v, %v, want %+v", l.Network, err, want)
+	}
+	if server, err := aServer.loginServer(); err != nil || server.Roots != want.Roots {
+		t.Errorf("got %+v, %v, want the roots of the system for the server too", server, err)
 	}
 }

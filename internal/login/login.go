@@ -2,10 +2,12 @@
 // a file.
 //
 // It must never print a token, send one in the clear to another machine, give one to another server than the one that the person
-// logged in to, or use a login that other users could read.
+// logged in to, send one to the provider by another proxy or verified by other roots than at the login, or use a login that other
+// users could read.
 package login
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,10 +55,29 @@ func (s Server) String() string {
 // ErrOtherServer means that the person is logged in to another server.
 var ErrOtherServer = errors.New("your login is for another server")
 
+// Network is how a command reaches the provider, as its variables say. Whoever sets them can read what it sends there.
+type Network struct {
+	// Proxy is the URL of the HTTP proxy without a user and a password. Empty means none.
+	Proxy string `json:"proxy,omitempty"`
+	// Roots are the variables that replace the system's roots, with their values. Empty means the system's roots.
+	Roots string `json:"roots,omitempty"`
+}
+
+// String describes a network for a message.
+func (n Network) String() string {
+	return fmt.Sprintf("the proxy %s and the roots %s", cmp.Or(safetext.Text(n.Proxy), "none"), cmp.Or(safetext.Text(n.Roots), "of the system"))
+}
+
+// ErrOtherNetwork means that the refresh token would go to the provider by another proxy, or verified by other roots, than at the
+// login.
+var ErrOtherNetwork = errors.New("the proxy or the roots for your provider differ from those of your login")
+
 // Login is a logged-in person with their tokens.
 type Login struct {
 	// Server is the only server that gets the ID token.
-	Server   Server    `json:"server"`
+	Server Server `json:"server"`
+	// Network is the only way by which the provider gets the refresh token.
+	Network  Network   `json:"network,omitzero"`
 	Issuer   string    `json:"issuer"`
 	ClientID string    `json:"client_id"`
 	ID       string    `json:"id"`
@@ -85,7 +106,9 @@ type Store struct {
 	Path string
 	// Server is the server that gets the ID tokens, as the caller names it now.
 	Server Server
-	Now    func() time.Time
+	// Network is the network of the caller now.
+	Network Network
+	Now     func() time.Time
 	// Proxy chooses the HTTP proxy for calls to the provider. Nil means none.
 	Proxy func(*http.Request) (*url.URL, error)
 
@@ -128,8 +151,8 @@ func (s *Store) Write(l Login) error {
 }
 
 // IDToken returns the ID token of the person for the store's server. It returns [ErrOtherServer] if the person logged in to another
-// one: whoever chooses the server of a command, for example by a variable, must not get the token. IDToken reads the login each time, because another process may have renewed it, and
-// renews it shortly before it expires.
+// one: whoever chooses the server of a command, for example by a variable, must not get the token. IDToken reads the login each
+// time, because another process may have renewed it, and renews it shortly before it expires.
 func (s *Store) IDToken(ctx context.Context) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +196,7 @@ func (s *Store) renewOnce(ctx context.Context) (Login, error) {
 	case err != nil:
 		return l, err
 	}
-	renewed.Server = l.Server
+	renewed.Server, renewed.Network = l.Server, l.Network
 	if !renewed.Renewable() {
 		renewed.RefreshToken = l.RefreshToken
 	}

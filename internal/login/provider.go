@@ -135,9 +135,19 @@ func (p *Provider) login(ctx context.Context, tokens *oauth2.Token) (Login, erro
 	}, nil
 }
 
+// providerOf returns the provider of a login, for its refresh token. It returns [ErrOtherNetwork] before it calls anybody if
+// the token would not go there as at the login: two variables are enough to read it otherwise.
+func (s *Store) providerOf(ctx context.Context, l Login) (*Provider, error) {
+	if l.Network != s.Network {
+		return nil, fmt.Errorf("%w: you logged in with %s, and this command has %s. Nothing was sent. To use these, run brevet login again; otherwise restore HTTPS_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
+			ErrOtherNetwork, l.Network, s.Network)
+	}
+	return s.Provider(ctx, l.Issuer, l.ClientID)
+}
+
 // Renew gets a new ID token for the same person (OpenID Connect Core, section 12). It does not store the login.
 func (s *Store) Renew(ctx context.Context, l Login) (Login, error) {
-	p, err := s.Provider(ctx, l.Issuer, l.ClientID)
+	p, err := s.providerOf(ctx, l)
 	if err != nil {
 		return Login{}, err
 	}
@@ -162,7 +172,7 @@ func (s *Store) Revoke(ctx context.Context, l Login) error {
 	if !l.Renewable() {
 		return nil
 	}
-	p, err := s.Provider(ctx, l.Issuer, l.ClientID)
+	p, err := s.providerOf(ctx, l)
 	if err != nil || p.revocation == "" {
 		return err
 	}
