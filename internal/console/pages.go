@@ -155,7 +155,7 @@ func (c *Console) visit(do func(*http.Request, *visitor) (view, error)) http.Han
 // look handles a form that changes nothing: it shows a page about the submitted data.
 func (c *Console) look(do func(*http.Request, *visitor) (view, error)) http.HandlerFunc {
 	return c.serve(c.refuseNobody, func(w http.ResponseWriter, r *http.Request, who *visitor) error {
-		if err := c.receive(r, who); err != nil {
+		if ready, err := c.receive(w, r, who); !ready {
 			return err
 		}
 		v, err := do(r, who)
@@ -177,7 +177,7 @@ func (c *Console) act(do func(*http.Request, *visitor) (done, error)) http.Handl
 			c.needLogin(w, r, who, errOldSession)
 			return nil
 		}
-		if err := c.receive(r, who); err != nil {
+		if ready, err := c.receive(w, r, who); !ready {
 			return err
 		}
 		d, err := do(r, who)
@@ -248,6 +248,7 @@ const (
 	pageReferenceTypes    pageOf[[]shape]                  = "reference-types"
 	pageReferenceProblems pageOf[[]problemsOf]             = "reference-problems"
 	pageTrouble           pageOf[troublePage]              = "trouble"
+	pageKept              pageOf[keptForm]                 = "kept"
 	pageSignedOut         pageOf[struct{}]                 = "signed-out"
 )
 

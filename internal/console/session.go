@@ -150,15 +150,17 @@ type keptForm struct {
 	Person string
 	Action string
 	Page   string // where the form is, if a script said so
+	Fields url.Values
 }
 
 // Names of the fields that the console adds to a form: the person for whom the page was rendered, the address of the page, the
-// address of the form, and a kept form in place of all other fields.
+// address of the form, a kept form in place of all other fields, and that its person has seen these.
 const (
 	fieldPerson = "page-person"
 	fieldPage   = "page-address"
 	fieldAction = "page-action"
 	fieldKept   = "page-kept"
+	fieldSeen   = "page-seen"
 )
 
 // keep seals the form of a request. It keeps nothing if it does not know whose form it is, so that nobody sees what somebody else
@@ -194,7 +196,7 @@ func (c *Console) keep(r *http.Request, who *visitor) keptForm {
 	fields := url.Values{}
 	for name, values := range r.PostForm {
 		switch name {
-		case fieldPerson, fieldPage, fieldAction:
+		case fieldPerson, fieldPage, fieldAction, fieldSeen:
 			continue
 		}
 		fields[name] = values
@@ -236,20 +238,32 @@ func readForm(r *http.Request) error {
 
 // receive parses the form of a visitor, or opens the kept one that it contains. It refuses a form from a page of somebody else,
 // who was logged in in this browser when the page was opened.
-func (c *Console) receive(r *http.Request, who *visitor) error {
+//
+// The login of the person does not show that they typed a kept form: somebody else may have used their browser. So receive first
+// shows them the fields, and then the form is not ready.
+func (c *Console) receive(w http.ResponseWriter, r *http.Request, who *visitor) (ready bool, err error) {
 	if err := readForm(r); err != nil {
-		return err
+		return false, err
 	}
 	if person := r.PostForm.Get(fieldPerson); person != "" && person != c.nameless(who.Person) {
-		return errOtherPerson
+		return false, errOtherPerson
 	}
 	sealed := r.PostForm.Get(fieldKept)
 	if sealed == "" {
-		return nil
+		return true, nil
 	}
 	fields, err := c.unkeep(sealed, r.URL.Path, who)
+	if err != nil {
+		return false, err
+	}
+	if r.PostForm.Get(fieldSeen) == "" {
+		c.show(w, r, who, pageKept.view("Check the kept form", keptForm{
+			Sealed: sealed, Action: r.URL.Path, Page: localPath(r.PostForm.Get(fieldPage)), Fields: fields,
+		}))
+		return false, nil
+	}
 	r.PostForm, r.Form = fields, fields
-	return err
+	return true, nil
 }
 
 // keepTyped seals what a person has typed so far, for a script that is about to leave the page for a login. The session may have

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"encoding/json"
 	"html"
 	"net/http"
 	"net/url"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/brevet-dev/brevet/broker"
 	"github.com/brevet-dev/brevet/internal/console"
 	"github.com/brevet-dev/brevet/internal/devstack"
 	"github.com/brevet-dev/brevet/internal/people"
@@ -140,6 +142,13 @@ func TestVoteSurvivesTheEndOfTheSession(t *testing.T) {
 			if status, page = d.ask(t, browser, "/session/kept", url.Values{"page-kept": {kept}, "page-action": {path}}); status != http.StatusOK || !strings.Contains(page, note) {
 				t.Errorf("got %d, want what Alice has typed:\n%s", status, page)
 			}
+			if status, page = d.ask(t, browser, path, again); status != http.StatusOK || !strings.Contains(page, "Check the kept form") || !strings.Contains(page, note) {
+				t.Errorf("got %d, want the fields shown before anything is sent:\n%s", status, page)
+			}
+			if _, page = d.ask(t, browser, "/approvals/"+id, nil); !strings.Contains(page, "no votes yet") {
+				t.Errorf("a kept form that nobody has seen voted:\n%s", page)
+			}
+			again.Set("page-seen", "yes")
 			for _, says := range []string{"Approved: the sandbox can redeem", "already voted this way"} {
 				if status, page = d.ask(t, browser, path, again); status != http.StatusSeeOther {
 					t.Fatalf("got %d, want the vote taken:\n%s", status, page)
@@ -393,6 +402,66 @@ func TestBrowserVoteSurvivesTheLogin(t *testing.T) {
 	if got := get(b, chromedp.Evaluate[float64](`sessionStorage.length`)); got != 0 {
 		t.Error("the text stays in the browser after it was sent")
 	}
+}
+
+// I5: somebody at the browser of another person can have a form kept there for this person, who then sees its fields before anything
+// is sent.
+func TestPlantedFormIsShownToItsPerson(t *testing.T) {
+	d := newDevWorld(t, func(*testkit.Options) {})
+	id := waits(t, d.agent(t, "triage-1"), comment("acme/api", ""))
+	path := "/approvals/" + id + "/vote"
+	browser := d.as(t, "alice")
+	form := d.voteForm(t, browser, id, "approve")
+	form.Set("note", `planted <img src=x onerror=alert(1)>`)
+	form.Set("page-seen", "yes")
+	form.Set("page-action", path)
+	d.clock.pass(5 * time.Minute) // nobody is logged in
+	status, answer := d.ask(t, browser, "/session/keep", form)
+	var kept struct{ Kept string }
+	if err := json.Unmarshal([]byte(answer), &kept); status != http.StatusOK || err != nil {
+		t.Fatalf("got %d, %v and %s, want the form sealed", status, err, answer)
+	}
+	d.logIn(t, browser, "alice")
+	status, page := d.ask(t, browser, path, url.Values{"page-kept": {kept.Kept}, "page-address": {"/approvals/" + id}})
+	for _, part := range []string{"somebody else may have used this browser", path, "<dt>verdict</dt>", "planted &lt;img src=x onerror=alert(1)&gt;"} {
+		if status != http.StatusOK || !strings.Contains(page, part) {
+			t.Errorf("got %d without %q:\n%s", status, part, page)
+		}
+	}
+	if _, page = d.ask(t, browser, "/approvals/"+id, nil); !strings.Contains(page, "no votes yet") {
+		t.Errorf("a planted form voted:\n%s", page)
+	}
+}
+
+// A draft that a login interrupted keeps its base: its text must not silently undo what another admin has changed since.
+func TestBrowserDraftKeepsItsBaseOverTheLogin(t *testing.T) {
+	d := newDevWorld(t, func(*testkit.Options) {})
+	b := d.tab(t)
+	b.visit("/login?return=/catalogue/draft%3Ffile%3Dpolicy.cedar")
+	b.devLogin("bob")
+	b.run(chromedp.WaitVisible("textarea.mono"), chromedp.SendKeys("textarea.mono", "// mine "))
+	was := get(b, chromedp.Evaluate[string](`document.querySelector('input[name="base"]').value`))
+	_, _, err := d.Broker.ApplyCatalogue(t.Context(), broker.CatalogueOrder{
+		Actor: "another", Base: was, Reason: "wider", Files: files(catalogue, wider),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.run(chromedp.Evaluate[chromedp.Void](`document.body.dataset.ends = new Date(Date.parse(document.body.dataset.now) + 40000).toISOString(); 0`), chromedp.WaitVisible("[data-renew]"), chromedp.Click("[data-renew]"))
+	b.devLogin("bob")
+	b.run(chromedp.WaitVisible("form .notice"))
+	if got := get(b, chromedp.Evaluate[string](`document.querySelector("textarea.mono").value`)); strings.Contains(got, "// mine") {
+		t.Errorf("the text is in a form with another base:\n%s", got)
+	}
+	b.presses("form:has(.notice) button", "Check the kept form")
+	b.has("// mine", was)
+	b.check("/kept")
+	b.presses("main form button", "Effect of the draft")
+	if got := get(b, chromedp.Evaluate[string](`document.querySelector('form[action="/catalogue/apply"] input[name="base"]').value`)); got != was {
+		t.Errorf("got the base %s, want %s", got, was)
+	}
+	b.confirms(`form[action="/catalogue/apply"]`, "mine", "apply")
+	b.presses(`form[action="/catalogue/apply"] button:not([disabled])`, "Catalogue has changed")
 }
 
 // A page warns before the session ends. Somebody can stay, or log in again and keep what they have typed.

@@ -6,6 +6,7 @@ import (
 	"html/template"
 	"maps"
 	"slices"
+	"net/url"
 	"strings"
 	"testing"
 	"text/template/parse"
@@ -534,6 +535,9 @@ func catalogueSamples(t *testing.T, admin, auditor *visitor, proposal broker.Cat
 	add("trouble-details", admin, pageTrouble.view("Vault is not prepared", troublePage{trouble: troubleOf(broker.ErrVaultNotPrepared), Details: []string{"scope notes.read needs the policy brevet-scope.notes.read.bea8ce98"}}))
 	add("trouble", nil, pageTrouble.view(mishap.Title, troublePage{trouble: mishap}))
 	add("trouble-dashboard", admin, pageTrouble.view(mishap.Title, troublePage{trouble: mishap}))
+	add("kept", admin, pageKept.view("Check the kept form", keptForm{
+		Sealed: "c2VhbGVk", Action: "/endings/task", Page: "/", Fields: url.Values{"note": {"typed\u202e", ""}},
+	}))
 	add("signed-out", nil, pageSignedOut.view("Logged out", struct{}{}))
 	return all
 }

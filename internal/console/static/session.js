@@ -41,10 +41,15 @@
   const fields = (form, name) => [...form.elements].filter((e) => e.name === name);
   const chosen = (e) => e.type === "checkbox" || e.type === "radio";
 
+  // moved reports whether a hidden field of a page that is newer has another value, such as the base of a draft: with that value,
+  // the server could not tell that somebody has changed the base since. Fields without a value are for signatures of a script.
+  const moved = (e, value) => e.type === "hidden" && e.hasAttribute("value") && e.value !== value;
+
   // fits reports whether a form has a place for every value.
   const fits = (form, kept) => Object.entries(kept).every(([name, values]) => {
     const own = fields(form, name);
     if (own.some((e) => e.type === "submit")) return own.some((e) => values.includes(e.value));
+    if (own.some((e, i) => moved(e, values[i]))) return false;
     return own.length > 0 && (own.some(chosen) || own.length === values.length);
   });
 
@@ -84,9 +89,9 @@
     again.setAttribute("action", entry.action);
     again.dataset.page = entry.page;
     add(again, "page-kept", entry.kept);
-    again.append(Object.assign(document.createElement("button"), { textContent: "Send the kept form again" }));
+    again.append(Object.assign(document.createElement("button"), { textContent: "Show the kept form" }));
     document.querySelector("h1").after(again);
-    tell(again, "Your last form was not sent. It is kept as you typed it.");
+    tell(again, "A form was kept in this browser and not sent. You see what it contains before you send it.");
   };
 
   const entry = JSON.parse(sessionStorage.getItem(place));
