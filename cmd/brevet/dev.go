@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -47,9 +48,61 @@ func stateHome() (devstack.Home, error) {
 	return devstack.Home{Dir: filepath.Join(home, ".local", "state", "brevet")}, nil
 }
 
+// ownStateHome is stateHome, but refuses a folder in the working folder: a repository with variables for a shell could otherwise
+// bring the key that proves who made a state folder.
+func ownStateHome() (devstack.Home, error) {
+	home, err := stateHome()
+	if err != nil {
+		return home, err
+	}
+	work, err := workTree()
+	if err != nil {
+		return home, fmt.Errorf("finding the working folder: %w", err)
+	}
+	// The user database names the home folder of a user who works in it. The variable HOME could name a repository.
+	if who, err := user.Current(); contains(work, home.Dir) && (err != nil || !contains(work, who.HomeDir)) {
+		return home, fmt.Errorf("the state of stacks would be in %s, in the working folder %s: files that came with that folder could run commands as you. Set XDG_STATE_HOME to a folder elsewhere",
+			quote(home.Dir), quote(work))
+	}
+	return home, nil
+}
+
+// workTree returns the working folder, or the root of the Git repository in which it is.
+func workTree() (string, error) {
+	work, err := os.Getwd()
+	if err == nil {
+		work, err = filepath.EvalSymlinks(work)
+	}
+	for at := work; err == nil && at != filepath.Dir(at); at = filepath.Dir(at) {
+		if _, err := os.Lstat(filepath.Join(at, ".git")); err == nil {
+			return at, nil
+		}
+	}
+	return work, err
+}
+
+// contains reports whether a path, which need not exist, is a folder or in it. It follows the links of the path.
+func contains(folder, path string) bool {
+	in, err := os.Stat(folder)
+	if err != nil {
+		return false
+	}
+	for at := filepath.Clean(path); ; at = filepath.Dir(at) {
+		if resolved, err := filepath.EvalSymlinks(at); err == nil {
+			at = resolved
+		}
+		if info, err := os.Stat(at); err == nil && os.SameFile(in, info) {
+			return true
+		}
+		if at == filepath.Dir(at) {
+			return false
+		}
+	}
+}
+
 // folder returns the state folder, which need not exist.
 func (s DevState) folder() (devstack.Home, string, error) {
-	home, err := stateHome()
+	home, err := ownStateHome()
 	if err != nil || s.State != "" {
 		return home, s.State, err
 	}
@@ -71,7 +124,8 @@ func (s DevState) claim(con *console) (string, error) {
 		return "", err
 	}
 	if _, err := os.Lstat(".brevet"); err == nil && s.State == "" {
-		con.say("the folder .brevet here is not used: the state of the stack is in " + dir)
+		con.say("the folder .brevet here is not used: the state of the stack is in " + dir +
+			". If an earlier version of Brevet made the folder, it still holds keys, such as those of GitHub Apps: delete it")
 	}
 	return dir, nil
 }

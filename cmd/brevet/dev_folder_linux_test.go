@@ -44,7 +44,7 @@ func TestDevInARepository(t *testing.T) {
 	}
 	launchIn(t, elsewhere, nil, nil, "dev", "env").finish(t).want(t, 1, "no stack runs in")
 	dev.signal(t, syscall.SIGTERM)
-	dev.finish(t).want(t, 0, "the folder .brevet here is not used", "the state stays in "+dir)
+	dev.finish(t).want(t, 0, "the folder .brevet here is not used", "it still holds keys", "delete it", "the state stays in "+dir)
 
 	// The same stack later. Settings that somebody wrote into its files open no port to the network.
 	for name, text := range map[string]string{"api.address": "0.0.0.0:0\n", "brevet.yaml": "listen: 0.0.0.0:0\nconsole: {listen: '0.0.0.0:0'}\npeople: {issuer: 'http://0.0.0.0:0'}\n"} {
@@ -70,6 +70,34 @@ func TestDevInARepository(t *testing.T) {
 	if info, err := os.Stat(victim); err != nil || info.Mode().Perm() != 0o644 {
 		t.Errorf("got %v, %v, want the mode unchanged", info.Mode(), err)
 	}
+}
+
+// A repository with variables for a shell must not bring the key that proves who made a state folder.
+func TestStateHomeInARepositoryIsRefused(t *testing.T) {
+	t.Parallel()
+	repository, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
+	inside := filepath.Join(repository, "deep", "inside")
+	if err := errors.Join(os.MkdirAll(inside, 0o700), os.Mkdir(filepath.Join(repository, ".git"), 0o700), os.Symlink(repository, link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, variables := range [][]string{
+		{"XDG_STATE_HOME=" + repository},
+		{"XDG_STATE_HOME=" + repository + "/none/yet"},
+		{"XDG_STATE_HOME=" + link + "/none"},
+		{"XDG_STATE_HOME=" + inside},
+		{"XDG_STATE_HOME=" + inside + "/../.."},
+		{"XDG_STATE_HOME=", "HOME=" + repository},
+	} {
+		for _, work := range []string{repository, link, inside} {
+			for _, command := range [][]string{{"dev"}, {"dev", "env"}, {"dev", "login", "alice"}, {"dev", "--state", t.TempDir()}} {
+				launchIn(t, work, nil, variables, command...).finish(t).want(t, 1, "the state of stacks would be in", "in the working folder", "Set XDG_STATE_HOME")
+			}
+		}
+	}
+	if found, err := filepath.Glob(repository + "/*/brevet"); err != nil || len(found) > 0 {
+		t.Errorf("got %q, %v, want nothing made there", found, err)
+	}
+	launchIn(t, t.TempDir(), nil, []string{"XDG_STATE_HOME=" + repository}, "dev", "env").finish(t).want(t, 1, "no stack runs in")
 }
 
 // exportsOf returns the variables that `brevet dev env` printed.
