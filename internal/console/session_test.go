@@ -441,7 +441,7 @@ func TestBrowserDraftKeepsItsBaseOverTheLogin(t *testing.T) {
 	b.devLogin("bob")
 	b.run(chromedp.WaitVisible("textarea.mono"), chromedp.SendKeys("textarea.mono", "// mine "))
 	was := get(b, chromedp.Evaluate[string](`document.querySelector('input[name="base"]').value`))
-	_, _, err := d.Broker.ApplyCatalogue(t.Context(), broker.CatalogueOrder{
+	_, err := d.Broker.ApplyCatalogue(t.Context(), broker.CatalogueOrder{
 		Actor: "another", Base: was, Reason: "wider", Files: files(catalogue, wider),
 	})
 	if err != nil {
