@@ -108,6 +108,8 @@ func (b *Broker) issue(ctx context.Context, who attest.Identity, req Request, cl
 		return rec, key, nil
 	})
 	switch {
+	case errors.Is(err, errOpen) && reuse != "" && open.Votes > 0:
+		return nil, b.giveWay(ctx, who, open)
 	case errors.Is(err, errOpen) && reuse != "":
 		return nil, b.reuseApproval(ctx, who, open.ID, req, reuse, deliver)
 	case errors.Is(err, errOpen):

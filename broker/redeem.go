@@ -25,6 +25,18 @@ func (b *Broker) reuseApproval(ctx context.Context, who attest.Identity, id stri
 	return b.RedeemApproval(ctx, who, redemptionOf(id, req), deliver)
 }
 
+// giveWay withdraws a pending request with votes, so that an equal one can reuse an approval: votes that are reused never count together
+// with others. The error is ErrAlreadyAsked, because the request has to be decided again.
+func (b *Broker) giveWay(ctx context.Context, who attest.Identity, open *View) error {
+	err := b.cfg.Approvals.Apply(ctx, Transition{
+		Request: open.ID, Was: StatusPending, Votes: open.Votes, Becomes: StatusWithdrawn, Time: b.cfg.Now().UTC(), Actor: who.ID().String(),
+	})
+	if err != nil && !errors.Is(err, ErrConcurrentChange) {
+		return fmt.Errorf("withdrawing an equal request: %w", err)
+	}
+	return ErrAlreadyAsked
+}
+
 // openRequest returns an open request that rec would repeat, or nil. The ledger finds a repeated idempotency key itself.
 func (b *Broker) openRequest(ctx context.Context, rec Record, closed []string) (*View, error) {
 	if rec.Request.IdempotencyKey != "" {

@@ -465,6 +465,46 @@ func TestApprovalForTheTaskCoversAPendingRequest(t *testing.T) {
 	s.DB.Check(t)
 }
 
+// An approval for the task covers also an equal request that some people have already voted on. Its votes stay with it.
+func TestApprovalForTheTaskCoversAPendingRequestWithVotes(t *testing.T) {
+	t.Parallel()
+	o := withPeople
+	o.Catalogue = changed(t, o.Catalogue, "quorum: 1, remember: task", "quorum: 2, remember: task")
+	s := testkit.NewStack(t, o)
+	sandbox, carol, bob := s.Client(t, agent), s.Person(t, "carol"), s.Person(t, "bob")
+	for task, early := range map[string]*client.Client{"voted-again": carol, "another-voter": s.Person(t, "alice")} {
+		t.Run(task, func(t *testing.T) {
+			long, short := askFor("git.comments.write"), askFor("git.comments.write")
+			long.TTL, short.TTL, long.Task, short.Task = 10*time.Minute, 5*time.Minute, task, task
+			voted := pending(t, sandbox, short)
+			if _, err := vote(t, early, voted, openapi.VerdictApprove); err != nil {
+				t.Fatal(err)
+			}
+			id := pending(t, sandbox, long)
+			for _, person := range []*client.Client{carol, bob} {
+				shown, err := person.Approval(t.Context(), id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := person.VoteForTask(t.Context(), shown, ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			token := tokenFor(t, sandbox, short)
+			if state, err := sandbox.State(t.Context(), voted); err != nil || state.Status != openapi.StatusWithdrawn || state.VotesCast != 1 {
+				t.Errorf("got %+v, %v, want the request with the vote withdrawn", state, err)
+			}
+			if got := requestsOf(t, carol); len(got) != 0 {
+				t.Errorf("people still see %q", got)
+			}
+			if again := tokenFor(t, sandbox, short); again.ID == token.ID {
+				t.Error("the repeat returns the first credential, want one of its own")
+			}
+		})
+	}
+	s.DB.Check(t)
+}
+
 // H66: a request that another catalogue has made void is not repeated, also after the first catalogue is in force again.
 func TestVoidRequestIsNotRepeated(t *testing.T) {
 	t.Parallel()
