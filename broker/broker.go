@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -82,6 +83,8 @@ type Broker struct {
 	listeners listeners
 	// followers are sandboxes that follow their own records, and auditors are auditors that follow the record.
 	followers, auditors *ratelimit.FairSemaphore
+	// lookUps are the sandboxes that look for earlier requests. Callers bound how many of them wait.
+	lookUps *ratelimit.FairQueue
 	// places assigns places in status lists to new tokens. lists caches the signed lists.
 	places places
 	lists  lists
@@ -108,6 +111,7 @@ func New(cfg Config) (*Broker, error) {
 		waiters:    waiters{places: ratelimit.NewFairSemaphore(maxWaiting, maxWaitingEach), byRequest: map[string]*waiter{}},
 		followers:  ratelimit.NewFairSemaphore(maxFollowing, maxListeningEach),
 		auditors:   ratelimit.NewFairSemaphore(maxAuditing, maxListeningEach),
+		lookUps:    ratelimit.NewFairQueue(lookUpsAtOnce, math.MaxInt, math.MaxInt),
 		listeners: listeners{
 			places: ratelimit.NewSemaphore(maxListening, maxListeningEach), present: map[*Listener]bool{}, joined: make(chan struct{}, 1),
 		},

@@ -238,7 +238,7 @@ func identity(t *testing.T) attest.Identity {
 
 func identityOf(t *testing.T, id string) attest.Identity {
 	t.Helper()
-	domain := spiffeid.RequireTrustDomainFromString("acme.example")
+	domain := spiffeid.RequireFromString(id).TrustDomain()
 	authority, err := devstack.NewIssuer(devstack.IssuerConfig{TrustDomain: domain, Now: time.Now})
 	if err != nil {
 		t.Fatal(err)

@@ -75,7 +75,7 @@ func (b *Broker) Issue(ctx context.Context, who attest.Identity, req Request, de
 	return ErrConcurrentChange
 }
 
-// issue is Issue, except that it only returns an equal request that is open.
+// issue is Issue, except that it only returns an equal request that people have approved.
 func (b *Broker) issue(ctx context.Context, who attest.Identity, req Request, closed []string, deliver Deliver) (open *View, err error) {
 	var reuse string // the request whose approval covers this one
 	rec, key, earlier, err := b.begin(ctx, who, func(catalogue *scopes.Catalogue, now time.Time) (Record, Key, error) {
@@ -90,6 +90,11 @@ func (b *Broker) issue(ctx context.Context, who attest.Identity, req Request, cl
 		if err != nil || rec.Status != StatusPending {
 			return rec, key, err
 		}
+		leave, err := b.lookUp(ctx, who)
+		if err != nil {
+			return Record{}, Key{}, err
+		}
+		defer leave()
 		if open, err = b.openRequest(ctx, rec, closed); err != nil {
 			return Record{}, Key{}, err
 		}
@@ -112,6 +117,8 @@ func (b *Broker) issue(ctx context.Context, who attest.Identity, req Request, cl
 		return nil, b.giveWay(ctx, who, open)
 	case errors.Is(err, errOpen) && reuse != "":
 		return nil, b.reuseApproval(ctx, who, open.ID, req, reuse, deliver)
+	case errors.Is(err, errOpen) && open.Status == StatusPending:
+		return nil, deliver(Result{Earlier: open})
 	case errors.Is(err, errOpen):
 		return open, nil
 	case err != nil:

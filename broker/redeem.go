@@ -12,6 +12,13 @@ import (
 	"github.com/brevet-dev/brevet/scopes"
 )
 
+const (
+	// lookUpsAtOnce is how many sandboxes may look for earlier requests at once. The last place is only for a trust domain that has none.
+	lookUpsAtOnce = 3
+	// lookUpPatience is how long a sandbox waits for such a place.
+	lookUpPatience = 10 * time.Second
+)
+
 // reuseApproval redeems a pending request at once, because people approved another one for the whole task. It is recorded like any
 // other request, with the votes that it relies on. If the reuse cannot be recorded, the request waits for approval.
 func (b *Broker) reuseApproval(ctx context.Context, who attest.Identity, id string, req Request, of string, deliver Deliver) error {
@@ -35,6 +42,18 @@ func (b *Broker) giveWay(ctx context.Context, who attest.Identity, open *View) e
 		return fmt.Errorf("withdrawing an equal request: %w", err)
 	}
 	return ErrAlreadyAsked
+}
+
+// lookUp waits for a place to look for earlier requests, in turn with the other trust domains and sandboxes, so that a sandbox which
+// repeats its requests does not take the connections that are for reads. The caller must call leave to free the place.
+func (b *Broker) lookUp(ctx context.Context, who attest.Identity) (leave func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookUpPatience)
+	defer cancel()
+	leave, err = b.lookUps.Enter(ctx, who.ID().TrustDomain().Name(), who.ID().String())
+	if err != nil {
+		return nil, fmt.Errorf("%w: waiting to look for earlier requests: %w", ErrLedgerUnavailable, err)
+	}
+	return leave, nil
 }
 
 // openRequest returns an open request that rec would repeat, or nil. The ledger finds a repeated idempotency key itself.
@@ -91,7 +110,12 @@ func redemptionOf(id string, req Request) Redemption {
 // or the caller's certificate has changed since the vote, and ErrNotApproved if the request was already redeemed or its approval
 // no longer counts.
 func (b *Broker) RedeemApproval(ctx context.Context, who attest.Identity, r Redemption, deliver Deliver) error {
+	leave, err := b.lookUp(ctx, who)
+	if err != nil {
+		return err
+	}
 	c, err := b.readRequest(ctx, r.Request, Reach{Subject: who.ID().String()})
+	leave()
 	if err != nil {
 		return err
 	}
