@@ -95,9 +95,16 @@ func (c *Console) session(r *http.Request) (raw string, l lifetime, err error) {
 	return raw, lifetime{Began: began, Idle: c.sessions.Deadline(r.Context()), Ends: began.Add(c.cfg.SessionLength)}, nil
 }
 
-// inPerson reports whether a person caused the request. A page that refreshes by itself does not keep a session open.
+// inPerson reports whether a person caused the request. A page that refreshes by itself does not keep a session open. Not every
+// browser says which requests are those of scripts, so the addresses that only scripts ask for never count.
 func inPerson(r *http.Request) bool {
-	return r.URL.Path == stayPath || r.Header.Get("HX-Request") == "" && r.Header.Get("Sec-Fetch-Dest") != "empty"
+	switch r.URL.Path {
+	case stayPath:
+		return true
+	case "/approvals/events", "/live/rates.json", "/ledger/growth":
+		return false
+	}
+	return r.Header.Get("HX-Request") == "" && r.Header.Get("Sec-Fetch-Dest") != "empty"
 }
 
 // recent reports whether the visitor has logged in recently enough to change something. A session outlives the ID token, so

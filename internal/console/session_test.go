@@ -206,6 +206,9 @@ func TestSessionsEnd(t *testing.T) {
 		"a person at a page":  {url.Values{}, "/session/stay", []string{"Sec-Fetch-Dest", "empty"}, true},
 		"a page by itself":    {nil, "/", []string{"HX-Request", "true"}, false},
 		"a script by itself":  {nil, "/live/rates.json", []string{"Sec-Fetch-Dest", "empty"}, false},
+		"an old browser":      {nil, "/live/rates.json", nil, false},
+		"another old browser": {nil, "/ledger/growth?from=0&to=0", nil, false},
+		"a stream":            {nil, "/approvals/events", nil, false},
 		"a form kept open":    {url.Values{"note": {"x"}}, "/session/keep", []string{"Sec-Fetch-Dest", "empty"}, false},
 		"what is never shown": {nil, "/static/0/console.js", nil, false},
 	} {
