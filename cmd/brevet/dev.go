@@ -83,7 +83,7 @@ func workTree() (string, error) {
 
 // contains reports whether a path, which need not exist, is a folder or in it. It follows the links of the path.
 func contains(folder, path string) bool {
-	in, err := os.Stat(folder)
+	in, err := os.Stat(folder) //nolint:gosec // the working folder of the user
 	if err != nil {
 		return false
 	}
@@ -91,7 +91,7 @@ func contains(folder, path string) bool {
 		if resolved, err := filepath.EvalSymlinks(at); err == nil {
 			at = resolved
 		}
-		if info, err := os.Stat(at); err == nil && os.SameFile(in, info) {
+		if info, err := os.Stat(at); err == nil && os.SameFile(in, info) { //nolint:gosec // it only compares
 			return true
 		}
 		if at == filepath.Dir(at) {

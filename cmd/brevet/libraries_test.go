@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/brevet-dev/brevet/internal/app"
 )
+
+var listening = regexp.MustCompile(`"msg":"serving","address":"([^"]+)"`)
 
 // leftOut is in what the program prints instead of what a library reports.
 const leftOut = "Brevet leaves out the text"

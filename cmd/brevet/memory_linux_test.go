@@ -17,8 +17,6 @@ import (
 	"github.com/brevet-dev/brevet/internal/secret"
 )
 
-var listening = regexp.MustCompile(`"msg":"serving","address":"([^"]+)"`)
-
 // peer returns a command line for a process of this user without extra privileges. As root, a process could otherwise read
 // everything.
 func peer(line ...string) []string {

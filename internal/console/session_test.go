@@ -332,7 +332,7 @@ func TestKeptFormsAreLimited(t *testing.T) {
 	var still clock
 	d := newDevWorld(t, func(o *testkit.Options) {
 		passing := o.Now
-		o.Now = func() time.Time { return passing().Add(still.now().Sub(time.Now())) }
+		o.Now = func() time.Time { return passing().Add(time.Until(still.now())) }
 	})
 	bob := d.as(t, "bob")
 	form := func(size int) url.Values { return url.Values{"reason": {strings.Repeat("a", size)}} }
