@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -219,9 +220,7 @@ func (c *Cluster) forward(w http.ResponseWriter, r *http.Request, ask asked) {
 	if seen.Code == http.StatusOK || seen.Code == http.StatusNoContent {
 		c.note(r.Method, ask, seen.Body.Bytes())
 	}
-	for name, values := range seen.Header() {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), seen.Header())
 	w.WriteHeader(seen.Code)
 	_, _ = w.Write(seen.Body.Bytes())
 }
