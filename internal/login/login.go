@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -43,13 +44,14 @@ type Server struct {
 
 // String describes a server for a message.
 func (s Server) String() string {
-	text := safetext.Text(s.URL)
+	var text strings.Builder
+	text.WriteString(safetext.Text(s.URL))
 	for _, part := range []string{s.ID, s.Roots} {
 		if part != "" {
-			text += ", " + safetext.Text(part)
+			text.WriteString(", " + safetext.Text(part))
 		}
 	}
-	return text
+	return text.String()
 }
 
 // ErrOtherServer means that the person is logged in to another server.
