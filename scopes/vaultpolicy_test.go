@@ -59,11 +59,11 @@ func TestVaultPolicies(t *testing.T) {
 		"aws.creds": {"aws/+/creds/+", read}, "gcp.token": {"gcp/roleset/+/token", write},
 		"aws.keys": {"aws/creds/site", write},
 	} {
-		text := "" // a path of each combination of values, if they can be listed
+		var text strings.Builder // a path of each combination of values, if they can be listed
 		for path := range strings.FieldsSeq(want[0]) {
-			text += fmt.Sprintf("path %q {\n  capabilities = %s\n}\n", path, want[1])
+			fmt.Fprintf(&text, "path %q {\n  capabilities = %s\n}\n", path, want[1])
 		}
-		if diff := cmp.Diff([]string{text}, byScope[scope]); diff != "" {
+		if diff := cmp.Diff([]string{text.String()}, byScope[scope]); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", scope, diff)
 		}
 	}
