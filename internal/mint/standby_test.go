@@ -25,7 +25,7 @@ func (e *estate) clustered(t *testing.T) (*mint.Minter, *testkit.Cluster, *traff
 }
 
 // TestStandbysConfirmNoEnd ends credentials of each kind right after their mint, when a standby does not know them yet (I6). Each
-// renewal takes effect, and what is said to be dead is dead.
+// renewal takes effect, and a credential that the record calls ended has ended in Vault.
 func TestStandbysConfirmNoEnd(t *testing.T) {
 	t.Parallel()
 	e := realLive(t)
